@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -107,24 +107,45 @@ def items(header: str) -> Iterator[tuple[str, str]]:
             yield code if function else name[name.lastgroup or 0], f"{found['comment']}\n{code}"
 
 
+def summary(item: str) -> tuple[str, str] | None:
+    """Return (name, first sentence of the comment) of a function; None for anything else."""
+    comment, _, code = item.partition("*/\n")
+    name = _NAME.search(code)
+    if name is None or name.lastgroup != "function":
+        return None
+    text = " ".join(re.sub(r"^[/ ]*\*+ ?", "", line) for line in comment.splitlines()).strip()
+    first = re.split(r"[.;] |\.$| @", text)[0].rstrip(".:")
+    return name["function"], first
+
+
+def index_of(sections: Sequence[tuple[Build, Sequence[str]]]) -> Iterator[str]:
+    """Yield a table of all functions: name, what it does, and the options that add it."""
+    yield "| function | in short | exists with |\n|---|---|---|"
+    for number, (build, found) in enumerate(sections):
+        for name, text in dict(filter(None, map(summary, found))).items():
+            yield f"| `{name}` | {text} | {build.title if number else 'every build'} |"
+
+
 def main() -> None:
-    """Print a section for each build."""
+    """Print a table of all functions, then a section for each build."""
     known: set[str] = set()
+    sections = list[tuple[Build, Sequence[str]]]()
     with tempfile.TemporaryDirectory() as place:
-        for index, build in enumerate(BUILDS):
+        for build in BUILDS:
             new = {key: text for key, text in items(headers(build, Path(place))) if key not in known}
             known |= set(new)
-            macros = [text for text in new.values() if "\n#define" in text]
-            others = [text for text in new.values() if "\n#define" not in text]
-            if index == 1:
-                print("## Functions of some options\n")
-            print(f"{'##' if index == 0 else '###'} {build.title}\n\n{build.text}\n")
-            print(
-                "```c\n" + "\n".join(macros if index else []) + ("\n\n" if index and macros and others else ""), end=""
-            )
-            print("\n\n".join(others) + "\n```\n")
-            if index == 0:
-                print("### Macros\n\nValues are those of the digits example.\n\n```c\n" + "\n".join(macros) + "\n```\n")
+            sections.append((build, list(new.values())))
+    print("## All functions\n\n" + "\n".join(index_of(sections)) + "\n")
+    for index, (build, new) in enumerate(sections):
+        macros = [text for text in new if "\n#define" in text]
+        others = [text for text in new if "\n#define" not in text]
+        if index == 1:
+            print("## Functions of some options\n")
+        print(f"{'##' if index == 0 else '###'} {build.title}\n\n{build.text}\n")
+        print("```c\n" + "\n".join(macros if index else []) + ("\n\n" if index and macros and others else ""), end="")
+        print("\n\n".join(others) + "\n```\n")
+        if index == 0:
+            print("### Macros\n\nValues are those of the digits example.\n\n```c\n" + "\n".join(macros) + "\n```\n")
 
 
 if __name__ == "__main__":

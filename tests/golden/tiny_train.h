@@ -158,21 +158,22 @@ static inline tiny_status tiny_init(tiny_t **m, void *arena, size_t bytes)
 }
 
 /**
- * The input slot inside the arena: fill it before every call that infers or trains; each of them may destroy its
- * content. Numbers must be finite: if one is NaN or infinite, every such call returns TINY_ERR_NAN and changes nothing.
+ * Returns the input slot inside the arena: fill it before every call that infers or trains; each of them may destroy
+ * its content. Numbers must be finite: if one is NaN or infinite, every such call returns TINY_ERR_NAN and changes
+ * nothing.
  * @return NULL if the handle is not one that tiny_init returned.
  */
 tiny_input_t *tiny_input(tiny_t *m);
 
 /**
- * Forward pass of the sample in the slot. Changes nothing that training reads.
+ * Runs the forward pass of the sample in the slot. Changes nothing that training reads.
  * @param[out] out The output of the model.
  * @return TINY_OK, TINY_ERR_STATE, TINY_ERR_ARGUMENT or TINY_ERR_NAN.
  */
 tiny_status tiny_infer(tiny_t *m, tiny_output_t *out);
 
 /**
- * The sample in the slot: forward, backward, update.
+ * Trains on the sample in the slot: forward, backward, update.
  * @param label The label; only read.
  * @param[out] loss Its loss, before the update. Written if the result is TINY_OK or TINY_ERR_NAN.
  * @return TINY_OK, TINY_ERR_STATE, TINY_ERR_ARGUMENT or TINY_ERR_NAN.
@@ -186,7 +187,7 @@ tiny_status tiny_train_step(tiny_t *m, const tiny_label_t *label, float *loss);
  */
 tiny_status tiny_set_lr(tiny_t *m, float lr);
 
-/** TINY_CHECKPOINT_BYTES. Needs no instance. */
+/** Returns TINY_CHECKPOINT_BYTES. Needs no instance. */
 size_t tiny_state_size(void);
 
 /**

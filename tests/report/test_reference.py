@@ -57,10 +57,13 @@ def test_onnx_operators_are_listed_where_given() -> None:
 def test_every_error_is_explained() -> None:
     text = errors_markdown()
     assert re.findall(r"^## (E\d{4}):", text, re.M) == sorted(ERRORS)
+    plain = re.sub(r"\[([\w-]+\.md)\]\(\1\)", r"docs/\1", text)
     for kind in ERRORS.values():
-        assert kind.explanation in text
+        assert kind.explanation in plain
     assert "## E0401: does not fit" in text
     assert "| 3 | does not fit |" in text
+    assert "| [E0401](#e0401-does-not-fit) | does not fit | 3 |" in text
+    assert "See [fitting.md](fitting.md) for each option" in text
 
 
 def test_list_of_operators_has_one_line_each() -> None:

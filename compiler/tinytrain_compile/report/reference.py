@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 
 from tinytrain_compile import errors
@@ -112,15 +113,30 @@ def ops_markdown(onnx_operators: Mapping[str, Sequence[str]] | None = None) -> s
     return "\n".join(lines) + "\n"
 
 
+_ERRORS_INTRO = (
+    "For everybody who got an error message and wants to know more than it says. The command",
+    "`tinytrain-compile --explain E0401` prints the same text. Symptoms without an error are in",
+    "[troubleshooting.md](troubleshooting.md).",
+)
+
+
 def errors_markdown() -> str:
-    """Write docs/errors.md: every error with its exit code and what --explain prints."""
-    lines = [_GENERATED.format(table="error table"), "", "# Errors", ""]
+    """Write docs/errors.md: a table of all errors, then each with its exit code and what --explain prints."""
+    lines = [_GENERATED.format(table="error table"), "", "# Errors", "", *_ERRORS_INTRO, ""]
     lines += ["| exit code | meaning |", "|---|---|"]
     lines += [f"| {code} | {name} |" for code, name in sorted(_EXIT_NAMES.items())]
-    for code in sorted(errors.ERRORS):
-        kind = errors.ERRORS[code]
-        lines += ["", f"## {code}: {kind.title}", "", kind.explanation, "", f"Exit code {kind.exit_code}."]
+    lines += ["", "| error | meaning | exit code |", "|---|---|---|"]
+    for code, kind in sorted(errors.ERRORS.items()):
+        lines.append(f"| [{code}](#{_anchor(f'{code}: {kind.title}')}) | {kind.title} | {kind.exit_code} |")
+    for code, kind in sorted(errors.ERRORS.items()):
+        text = re.sub(r"\bdocs/([\w-]+\.md)", r"[\1](\1)", kind.explanation)
+        lines += ["", f"## {code}: {kind.title}", "", text, "", f"Exit code {kind.exit_code}."]
     return "\n".join(lines) + "\n"
+
+
+def _anchor(title: str) -> str:
+    """Return the anchor that GitHub and mkdocs give a heading."""
+    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
 
 
 def ops_text() -> list[str]:

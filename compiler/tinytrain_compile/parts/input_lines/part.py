@@ -57,7 +57,7 @@ class InputLines(Part):
             "train_call": "train_end",
             "callbacks": "callbacks",
             "input_text": "an image",
-            "step_text": "Ends a training step that was begun, all of whose rows are there",
+            "step_text": "Ends a training step that has all its rows",
             "float_input_bytes": image.size_bytes if image.dtype == "float32" else 0,
             "step_checks": [],  # each row was checked when it came
             "infer_checks": [],

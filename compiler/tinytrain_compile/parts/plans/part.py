@@ -114,7 +114,7 @@ class Plans(Part):
             }
             if code.interface.counted:
                 code.model |= _counted_labels(code.interface, prefix)
-                slots = f"Slots of {prefix}_micro_batch samples, one behind the other"
+                slots = f"Returns the slots of {prefix}_micro_batch samples, one after the other"
                 code.model |= {"slots_text": (slots, "them", "their"), "sample_text": "of the first sample"}
         for number, code in enumerate(codes[:-1]):
             code.interface = replace(code.interface, arena_macro=f"PLAN_{number}_BYTES")
