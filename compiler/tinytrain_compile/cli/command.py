@@ -154,8 +154,8 @@ def _command(arguments: list[str]) -> tuple[click.Command, str, list[str]]:
     if name in COMMANDS:  # imported when it is asked for: --help of a compilation has no use for it
         module = import_module(f"tinytrain_compile.cli.{name}")
         return getattr(module, name), f"tinytrain-compile {name}", arguments[1:]
-    if re.fullmatch("[a-z]+", name) and name != "compile" and not Path(name).exists():
-        check_command(name)
+    if re.fullmatch("[a-z][a-z-]*", name) and name != "compile" and not Path(name).exists():
+        check_command(name, arguments[1:])
     return command, "tinytrain-compile", arguments[1:] if arguments[:1] == ["compile"] else arguments
 
 

@@ -40,6 +40,11 @@ _OTHER_NAMES: Mapping[str, str] = {
 """Names of options in other tools -> the long name here."""
 _NUMBERS = {"float": "a number", "integer": "a whole number", "integer range": "a whole number"}
 """Kinds of click's types in its messages -> as an error says them."""
+_SEVERAL: Mapping[str, str] = {
+    "--lr": "finetune compares several",
+    "--batch": "finetune --batches compares several",
+}
+"""Options that people give several values, to compare them -> what does."""
 
 
 def near_option(name: str, known: Collection[str]) -> str:
@@ -113,8 +118,8 @@ def _bad_value(problem: click.BadParameter) -> CompileError:
         known = [str(choice) for choice in param.type.choices]
         return CompileError("E0101", flag, f"unknown value {word[1]!r}", hint(word[1], known))
     number = re.match(r"'(.*)' is not a valid (.*)$", message)
-    if number is not None and number[2] in _NUMBERS:
-        return CompileError("E0101", flag, f"{number[1]!r} is not {_NUMBERS[number[2]]}", _as_number(number[1], flag))
+    if param is not None and number is not None and number[2] in _NUMBERS:
+        return CompileError("E0101", flag, f"{number[1]!r} is not {_NUMBERS[number[2]]}", _as_number(number[1], param))
     limits = re.match(r"(.*) is not in the range (-?\d+)<=x<=(-?\d+)$", message)
     if limits is not None:
         return CompileError("E0101", flag, f"{limits[1]} is out of range", f"use {limits[2]} to {limits[3]}")
@@ -122,12 +127,17 @@ def _bad_value(problem: click.BadParameter) -> CompileError:
     return CompileError("E0101", flag, first, rest or "see --help")
 
 
-def _as_number(text: str, flag: str) -> str:
-    """Say how a number is typed, from a text that was meant as one."""
-    if re.fullmatch(r"-?\d+,\d+", text):
+def _as_number(text: str, param: click.Parameter) -> str:
+    """Say how a number is typed, from a text that was meant as one or several."""
+    flag, whole = param.opts[-1], isinstance(param.type, click.types.IntParamType)
+    if re.fullmatch(r"-?\d+,\d+", text) and not whole:
         return f"write a decimal point: {flag} {text.replace(',', '.')}"
-    whole = re.fullmatch(r"(\d+)(?:\.0*|[eE]\+?0*)", text)
-    return f"for example {flag} {whole[1] if whole else 1}"
+    first, comma, _ = text.partition(",")
+    if comma and re.fullmatch(r"[0-9.]+(?:[eE][-+]?\d+)?", first):
+        return f"give one: {flag} {first}" + (f"; {_SEVERAL[flag]}" if flag in _SEVERAL else "")
+    meant = re.fullmatch(r"(\d+)(?:\.0*|[eE]\+?0*)", text)
+    usual = param.default if type(param.default) in (int, float) else 1
+    return f"for example {flag} {meant[1] if meant else usual}"
 
 
 def _extra(word: str, arguments: Sequence[str]) -> CompileError:
@@ -143,9 +153,16 @@ def _extra(word: str, arguments: Sequence[str]) -> CompileError:
     return CompileError("E0101", word, what, "put quotes around a value with spaces or *, or leave it out")
 
 
-def check_command(word: str) -> None:
-    """Raise E0101 for a word in place of the model, which is no file, that is nearly a command."""
-    near = nearest(word, COMMANDS)
+def check_command(word: str, rest: Sequence[str]) -> None:
+    """Raise E0101 for a word in place of the model, which is no file, that is meant as a command or an option.
+
+    rest: the arguments after it.
+    """
+    near, what = nearest(word, COMMANDS), "is neither a command nor a model file"
     if near:
-        what = "is neither a command nor a model file"
         raise CompileError("E0101", word, what, f"did you mean tinytrain-compile {near}?")
+    if word in (*long_names(_command("compile")), "help"):
+        raise CompileError("E0101", word, what, f"write --{word}, with two dashes")
+    if rest and not rest[0].startswith("-"):
+        way = f"leave it out to compile {rest[0]}; commands are {', '.join(COMMANDS)}"
+        raise CompileError("E0101", word, what, way)
