@@ -348,6 +348,17 @@ def test_trees_are_listed_whatever_numbers_they_hold(tmp_path: Path) -> None:
     assert "classical machine learning" in error.details[0]
 
 
+def test_a_forest_with_two_outputs_is_not_asked_to_choose_one(tmp_path: Path) -> None:
+    model = parse("net (float[1, 4] x) => (float[1] y, float[1, 2] z) { y = Identity (x)\n z = Relu (x) }", {})
+    forest = helper.make_node("TreeEnsembleClassifier", ["x"], ["y", "scores"], domain="ai.onnx.ml")
+    model.graph.node[0].CopyFrom(forest)
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    assert error_of(write(model, tmp_path)).code == "E0218"  # z can be chosen
+    model.graph.node[1].CopyFrom(helper.make_node("Normalizer", ["scores"], ["z"], domain="ai.onnx.ml"))
+    error = error_of(write(model, tmp_path))
+    assert (error.code, len(error.details)) == ("E0503", 2)
+
+
 def test_unsupported_nodes_are_listed_at_once(tmp_path: Path) -> None:
     text = """net (float[1, 2, 8, 8] x) => (float[1, 2, 4, 4] y) {
         a = Atan (x)
@@ -385,6 +396,15 @@ def test_input_shape_fills_symbolic_dimensions(tmp_path: Path) -> None:
     set_input(model, ["batch", "features"])
     imported = load_model(write(model, tmp_path), FrontendOptions(input_shapes={"x": (1, 4)}))
     assert imported.graph.inputs[0].shape == (1, 4)
+
+
+def test_a_message_about_shapes_has_the_option_to_write(tmp_path: Path) -> None:
+    model = dense()
+    set_input(model, ["batch", 3, "height", None])
+    error = str(error_of(write(model, tmp_path)))
+    assert "symbolic: height, axis 3; put numbers into --input-shape x=1,3,height,?" in error
+    error = str(error_of(write(dense(), tmp_path), FrontendOptions(input_shapes={"x": (1, 5)})))
+    assert "--input-shape 1,5 does not agree with the model; write --input-shape x=1,4" in error
 
 
 def test_paddle_writes_open_dimensions_as_minus_one(tmp_path: Path) -> None:

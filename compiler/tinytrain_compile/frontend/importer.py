@@ -156,6 +156,7 @@ def _data_inputs(
         names = ", ".join(value.name for value in used)
         raise CompileError("E0209", "inputs", f"{len(used)} data inputs: {names}", f"use {MOST_INPUTS} at the most")
     if len(model.outputs) > 1 and loss is None and not options.any_batch:
+        _check_choice(model)
         names = ", ".join(model.outputs)
         what, try_ = f"{len(model.outputs)} outputs: {names}", "choose one with --model-output NAME"
         raise CompileError("E0218", "outputs", what, try_)
@@ -168,6 +169,15 @@ def _data_inputs(
         try_ = "export with batch 1 and use --batch to accumulate"
         raise CompileError("E0211", f"input {wrong.name}", f"the batch is not 1 (shape {list(wrong.shape)})", try_)
     return tuple(used)
+
+
+def _check_choice(model: OnnxModel) -> None:
+    """Raise E0503 if every output depends on foreign operators: to choose one would only lead to that error."""
+    if all(any(node.domain for node in reachable(model.nodes, (name,))) for name in model.outputs):
+        complaints = Complaints(model)
+        for node in model.nodes:
+            complaints.unreached(node, HANDLERS)
+        complaints.raise_if_any()
 
 
 def _declare_input(ctx: ImportContext, source: OnnxInput) -> Order:

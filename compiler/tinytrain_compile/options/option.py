@@ -204,8 +204,11 @@ def parse_shapes(texts: tuple[str, ...], where: str) -> dict[str, tuple[int, ...
     shapes: dict[str, tuple[int, ...]] = {}
     for text in texts:
         name, _, dims = text.rpartition("=")
-        if not name or not re.fullmatch(r"[0-9]{1,12}(\s*[,x]\s*[0-9]{1,12})*", dims):
-            raise CompileError("E0101", where, f"{text!r} is not NAME=1,3,32,32", "give all dimensions as numbers")
+        numbers = re.fullmatch(r"[0-9]{1,12}(\s*[,x]\s*[0-9]{1,12})*", dims)
+        if not name or not numbers:
+            way = "give all dimensions as numbers" if name else f"write the input's name first: NAME={dims}"
+            way = way if name or numbers else f"for example {where} x=1,3,32,32, if x is the input"
+            raise CompileError("E0101", where, f"{text!r} is not NAME=1,3,32,32", way)
         shapes[name] = tuple(int(d) for d in re.split(r"[,x]", dims))
     return shapes
 

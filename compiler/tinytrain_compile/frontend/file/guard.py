@@ -131,27 +131,30 @@ def _input(value: onnx.ValueInfoProto, options: FrontendOptions) -> OnnxInput:
         raise CompileError("E0203", where, "it has no shape", "export the model with fixed shapes")
     given = options.input_shapes.get(value.name)
     dims = tensor_type.shape.dim
-    declared = [d.dim_value if d.HasField("dim_value") and d.dim_value != _OPEN else None for d in dims]
+    declared = [d.dim_value if d.HasField("dim_value") and d.dim_value != _OPEN else d.dim_param for d in dims]
     shape = _resolve(where, declared, given)
     check_dims(where, shape)
     return OnnxInput(value.name, shape, tensor_type.elem_type)
 
 
-def _resolve(where: str, declared: list[int | None], given: tuple[int, ...] | None) -> tuple[int, ...]:
-    """Return fixed dimensions, with the user's for symbolic ones and 1 for a symbolic batch."""
+def _resolve(where: str, declared: list[int | str], given: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Return fixed dimensions, with the user's for symbolic ones and 1 for a symbolic batch.
+
+    declared: a name (or "") for a symbolic dimension.
+    """
+    dims = [1 if index == 0 and isinstance(dim, str) else dim for index, dim in enumerate(declared)]
+    form = f"--input-shape {where.removeprefix('input ')}={','.join(str(dim) or '?' for dim in dims)}"
     if given is not None:
-        fits = len(given) == len(declared) and all(d is None or d == g for d, g in zip(declared, given, strict=True))
-        if not fits:
-            shown = [d if d is not None else "?" for d in declared]
-            raise CompileError(
-                "E0224", where, f"--input-shape {list(given)} against {shown}", "give a shape that agrees"
-            )
+        fixed = zip(given, declared, strict=False)
+        if len(given) != len(declared) or any(isinstance(dim, int) and dim != size for size, dim in fixed):
+            what = f"--input-shape {','.join(map(str, given))} does not agree with the model"
+            raise CompileError("E0224", where, what, f"write {form}")
         return given
-    dims = [1 if index == 0 and dim is None else dim for index, dim in enumerate(declared)]
-    if any(dim is None for dim in dims):
-        try_ = f"--input-shape {where.removeprefix('input ')}=1,... with numbers for all dimensions"
-        raise CompileError("E0203", where, "a dimension other than the batch is symbolic", try_)
-    return tuple(dim for dim in dims if dim is not None)
+    open_ = [dim or f"axis {index}" for index, dim in enumerate(dims) if isinstance(dim, str)]
+    if open_:
+        what = f"dimensions other than the batch are symbolic: {', '.join(open_)}"
+        raise CompileError("E0203", where, what, f"put numbers into {form}")
+    return tuple(dim for dim in dims if isinstance(dim, int))
 
 
 def _named(nodes: Iterable[onnx.NodeProto]) -> Iterable[tuple[str, onnx.NodeProto]]:
