@@ -57,6 +57,15 @@ def test_no_loss_of_truth_values(loss: str, tmp_path: Path) -> None:
     with pytest.raises(CompileError, match="output y: it holds truth values") as caught:
         append_loss(None, imported, TrainingOptions(loss=loss))  # type: ignore[arg-type]
     assert caught.value.code == "E0304"
+    assert "train the float32 result before it: --model-output a" in str(caught.value)
+
+
+def test_the_number_of_the_best_class_leads_to_the_probabilities(tmp_path: Path) -> None:
+    text = """net (float[1, 4] x) => (int64[1] y) { a = MatMul(x, w) p = Softmax(a)
+        y = ArgMax <axis = -1, keepdims = 0> (p) }"""
+    imported = load_model(write(parse(text, WEIGHTS), tmp_path))
+    with pytest.raises(CompileError, match="it holds integers.*: --model-output p"):
+        append_loss(None, imported, TrainingOptions())  # type: ignore[arg-type]
 
 
 def test_a_weight_of_an_unknown_type_is_no_array() -> None:

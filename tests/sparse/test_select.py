@@ -227,8 +227,10 @@ def test_depthwise_has_no_input_axis(spotting: ImportedModel, tmp_path: Path) ->
 
 def test_too_many_channels_are_an_error_before_they_take_memory(spotting: ImportedModel, tmp_path: Path) -> None:
     error = failure(spotting, scheme(tmp_path, f'layer = "pw0/Conv"\nweight = {2**62}'))
-    assert error.code == "E0302" and f"{2**62} asked" in error.what
-    assert error.where == "scheme.toml, entry 1: pw0/Conv"
+    assert error.code == "E0302" and f"weight = {2**62} asks for more than its 8 channels" in error.what
+    assert error.where == "scheme.toml, entry 1: pw0/Conv" and "write 8 at most" in str(error)
+    error = failure(spotting, scheme(tmp_path, 'layer = "pw0/Conv"\nweight = [0, 8]'))
+    assert 'names channel 8 of its 8 channels (axis = "out"); the last one is 7' in str(error)
 
 
 def test_slices_of_what_has_no_channels(encoder: ImportedModel, tmp_path: Path) -> None:

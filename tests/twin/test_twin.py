@@ -316,15 +316,16 @@ def test_weights_that_do_not_fit_are_refused() -> None:
     with int8(update="last:2", head="int8").twin() as twin:
         weights, before = twin.state_dict(), twin.instance.save()
         name = "classifier_w"
-        wrong: list[dict[str, Array]] = [
-            {other: array for other, array in weights.items() if other != name},
-            {**weights, "conv1_w": np.zeros((8, 1, 3, 3), np.float32)},
-            {**weights, name: weights[name].T},
-            {**weights, name: np.full_like(weights[name], np.nan)},
-            {**weights, name: weights[name] + 1e3},
+        wrong: list[tuple[str, dict[str, Array]]] = [
+            ("is missing", {other: array for other, array in weights.items() if other != name}),
+            ("is no weight", {**weights, "conv1_w": np.zeros((8, 1, 3, 3), np.float32)}),
+            ("has shape .* as state_dict does: transpose it", {**weights, name: weights[name].T}),
+            ("has shape .* as state_dict does$", {**weights, name: weights[name][1:]}),
+            ("holds NaN or infinity", {**weights, name: np.full_like(weights[name], np.nan)}),
+            ("", {**weights, name: weights[name] + 1e3}),
         ]
-        for each in wrong:
-            with pytest.raises(tt.CompileError) as caught:
+        for said, each in wrong:
+            with pytest.raises(tt.CompileError, match=said) as caught:
                 twin.load_state_dict(each)
             assert caught.value.code == "E0105"
             assert twin.instance.save() == before

@@ -64,13 +64,17 @@ def shaped_labels(name: str, y: Array, wanted: tuple[int, ...], classes: int) ->
     same = y.shape[:1] == wanted[:1]
     show = shape_of_samples if same else str
     given, taken = show(y.shape), show(wanted)
-    what, way = f"y has shape {given}", f"this loss takes {taken}"
+    meant = "class indices, integers from 0" if classes else "a number for each output"
+    what, way, hot = f"y has shape {given}", f"this loss takes {taken}: {meant}", _one_hot(y, wanted) if classes else 0
     if not same and y.ndim and y.shape[1:] == wanted[1:]:
         what, way = f"y has {len(y)} labels for {wanted[0]} samples", f"give one label for each sample: shape {taken}"
     elif not classes and len(wanted) == 2 and y.shape == wanted[:1] and y.dtype.kind in "iu":
         way = f"this loss takes {taken}: np.eye({wanted[1]})[y] of classes, or use --loss cross-entropy"
-    elif classes and _is_one_hot(y, wanted, classes):
+    elif hot == classes and hot:
         what, way = f"y is one-hot, of shape {given}", f"give class indices of shape {taken}: y.argmax(axis=1)"
+    elif hot:
+        what = f"y is one-hot of {hot} classes, the model has {classes}"
+        way = f"give class indices, y.argmax(axis=1), and a head for them: --classes {hot}"
     elif classes and y.dtype.kind == "f" and y.size == math.prod(wanted) * classes:
         way = f"classes are integers of shape {taken}; for values: --loss mse (or bce for yes and no)"
     raise CompileError("E0305", name, what, way)
@@ -133,10 +137,11 @@ def _significant(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(dim for dim in shape[1:] if dim != 1)
 
 
-def _is_one_hot(y: Array, wanted: tuple[int, ...], classes: int) -> bool:
-    if y.ndim < 2 or y.shape[1] != classes or y.size != math.prod(wanted) * classes or y.dtype.kind not in "fiub":
-        return False
-    return bool(np.isin(y, (0, 1)).all() and (y.sum(axis=1) == 1).all())
+def _one_hot(y: Array, wanted: tuple[int, ...]) -> int:
+    """Return how many classes labels are one-hot of; 0 if they are not."""
+    if y.ndim < 2 or y.size != math.prod(wanted) * y.shape[1] or y.dtype.kind not in "fiub":
+        return 0
+    return y.shape[1] if np.isin(y, (0, 1)).all() and (y.sum(axis=1) == 1).all() else 0
 
 
 INT8_SPREAD = 40

@@ -360,8 +360,11 @@ def _slice(layer: Layer, weight: Value, entry: SchemeEntry) -> ChannelSlice | No
     total = axes[entry.axis]
     asked = range(entry.weight) if isinstance(entry.weight, int) else [int(c) for c in entry.weight]
     if asked[-1] >= total:
-        what = f"has {total} {entry.axis} channels, {asked[-1] + 1} asked"
-        raise _bad(layer, entry, what, "ask for fewer")
+        if isinstance(entry.weight, int):
+            what, way = f"weight = {entry.weight} asks for more than", f"write {total} at most"
+        else:
+            what, way = f"weight names channel {asked[-1]} of", f"the last one is {total - 1}"
+        raise _bad(layer, entry, f'{what} its {total} channels (axis = "{entry.axis}")', way)
     channels = tuple(asked)
     if len(channels) == total:
         return None

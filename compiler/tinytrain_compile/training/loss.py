@@ -48,7 +48,7 @@ def append_loss(builder: GraphBuilder, model: ImportedModel, options: TrainingOp
     output = model.graph.outputs[0]
     if output.dtype != "float32":
         what = f"it holds {'truth values' if output.dtype == 'uint8' else 'integers'}, which no loss has a gradient for"
-        try_ = "choose a tensor of float32 in front of it with --model-output"
+        try_ = f"train the float32 result before it: --model-output {_last_float(model, output) or 'NAME'}"
         raise CompileError("E0304", f"output {model.output_name}", what, try_)
     if model.loss is not None:
         if asked is not None:
@@ -122,6 +122,14 @@ def _class_axis(model: ImportedModel, end: End) -> int:
 def _classes_at(shape: tuple[int, ...]) -> int:
     """Return the ONNX axis of classes: 1, but for scores of each time step of one sample: (time, 1, classes)."""
     return 2 if len(shape) == 3 and shape[0] > 1 and shape[1] == 1 else 1
+
+
+def _last_float(model: ImportedModel, output: Value) -> str:
+    """Return the file's name of the last float32 result that the output is computed from; "" without one."""
+    names, needed = {one.value: name for name, one in model.tensors.items()}, model.graph.ancestors((output,))
+    results = [value for node in model.graph.nodes if node.name in needed for value in node.outputs]
+    found = [names[value.name] for value in results if value.dtype == "float32" and value.name in names]
+    return found[-1] if found else ""
 
 
 def _own_loss(builder: GraphBuilder, model: ImportedModel, options: TrainingOptions) -> AppendedLoss:

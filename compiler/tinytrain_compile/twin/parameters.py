@@ -89,9 +89,11 @@ class FileParameters:
         found = {name: np.asarray(array, np.float32) for name, array in tensors.items()}
         for name, array in found.items():
             shape = known[name].initial.shape
-            if array.shape != shape or not np.isfinite(array).all():
-                what = f"shape {array.shape}" if array.shape != shape else "a number that is not finite"
-                raise CompileError("E0105", f"weight {name}", what, f"give finite numbers of shape {shape}")
+            if array.shape != shape:
+                way = f"give shape {shape}, as state_dict does" + (": transpose it" if array.T.shape == shape else "")
+                raise CompileError("E0105", f"weight {name}", f"has shape {array.shape}", way)
+            if not np.isfinite(array).all():
+                raise CompileError("E0105", f"weight {name}", "holds NaN or infinity", "give finite numbers")
         return found
 
 
