@@ -74,6 +74,22 @@ def test_what_is_missing_is_said(device: Path, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_project_that_is_not_there_is_named_by_its_option(device: Path, tmp_path: Path) -> None:
+    """In this command -o is the ONNX file."""
+    way = "give the output folder of that build with --project"
+    for project, said in ((tmp_path / "no", "there is no folder"), (device / "device.bin", "device.bin is a file")):
+        found = run(*arguments(device, tmp_path / "trained.onnx", project=project)).check_error("E0105", 2)
+        assert said in found.err and way in found.err
+
+
+def test_a_checkpoint_that_is_no_such_file_says_what_to_do_with_it(device: Path, tmp_path: Path) -> None:
+    """The way out is about the file; it is about the project only if the checkpoint is of another."""
+    erased = tmp_path / "erased.bin"
+    erased.write_bytes(bytes(64))
+    found = run(*arguments(device, tmp_path / "trained.onnx", checkpoint=erased)).check_error("E0105", 2)
+    assert "every byte is 0x00; read it where m_save wrote" in found.err
+
+
 @pytest.mark.parametrize(
     "report",
     [

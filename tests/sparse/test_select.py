@@ -225,6 +225,21 @@ def test_depthwise_has_no_input_axis(spotting: ImportedModel, tmp_path: Path) ->
     assert "dw0/Conv" in str(error)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[update]\nlayer = "a"\n', "has [update] in single brackets: each layer is an entry [[update]]"),
+        ("[[update]]\nlayer = conv3\n", 'put quotes around a text: layer = "conv3"'),
+        ("[[update]]\nlayer = 'a'\nbias = True\n", "write bias = true"),
+    ],
+)
+def test_slips_in_a_scheme_file_are_mended_in_the_message(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "scheme.toml").write_text(text)
+    with pytest.raises(CompileError) as caught:
+        load_scheme(tmp_path / "scheme.toml")
+    assert caught.value.code == "E0302" and said in str(caught.value)
+
+
 def test_too_many_channels_are_an_error_before_they_take_memory(spotting: ImportedModel, tmp_path: Path) -> None:
     error = failure(spotting, scheme(tmp_path, f'layer = "pw0/Conv"\nweight = {2**62}'))
     assert error.code == "E0302" and f"weight = {2**62} asks for more than its 8 channels" in error.what

@@ -322,7 +322,7 @@ def test_weights_that_do_not_fit_are_refused() -> None:
             ("has shape .* as state_dict does: transpose it", {**weights, name: weights[name].T}),
             ("has shape .* as state_dict does$", {**weights, name: weights[name][1:]}),
             ("holds NaN or infinity", {**weights, name: np.full_like(weights[name], np.nan)}),
-            ("", {**weights, name: weights[name] + 1e3}),
+            ("E0105", {**weights, name: weights[name] + 1e3}),
         ]
         for said, each in wrong:
             with pytest.raises(tt.CompileError, match=said) as caught:
@@ -355,6 +355,8 @@ def test_a_checkpoint_that_does_not_fit_says_why(tmp_path: Path) -> None:
         (damaged, "checksum"),
         (whole[:-9], "ends after"),
         (b"PK", "not a checkpoint"),
+        (b"\xff" * 4096, "not written: every byte is 0xFF; read it where m_save wrote"),
+        (b":10010000214601360121470136007EFE09D2190140\n", "text of a hex file; convert it: objcopy"),
         (b"", "empty"),
     ):
         kept.write_bytes(content)

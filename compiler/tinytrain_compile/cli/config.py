@@ -11,7 +11,7 @@ import click
 
 from tinytrain_compile.cli.refusals import near_option
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.user_file import TableKind, load_toml, read_text
+from tinytrain_compile.files.user_file import TableKind, parse_document, read_text
 from tinytrain_compile.options.compile_options import OPTIONS, REMOVED
 
 _KIND = TableKind("E0101", "E0101", "write options by their long names: lr = 0.03", "a TOML file of options")
@@ -24,10 +24,7 @@ def read_settings(path: Path, command: click.Command, without: Container[str]) -
     """
     where = f"--config {path.name}"
     text = read_text(path, lambda what: _KIND.error(where, what), lambda what: _KIND.missing(where, what))
-    try:
-        table = load_toml(text)
-    except ValueError as problem:
-        raise _KIND.error(where, f"not TOML ({problem})") from problem
+    table = parse_document(text, where, _KIND)
     options = [item for item in command.params if isinstance(item, click.Option)]
     own = [item for item in options if item.name in OPTIONS and item.name not in without]
     known = {long_name(item.name or ""): item for item in own}
@@ -39,6 +36,8 @@ def read_settings(path: Path, command: click.Command, without: Container[str]) -
         item = known.get(key)
         if f"--{key}" in REMOVED:
             raise CompileError("E0101", where, f"key {key!r} {REMOVED[f'--{key}']}", "delete that line")
+        if item is None and isinstance(value, dict):
+            raise CompileError("E0101", where, f"[{key}] is a table", "write options at the top, without a table")
         if item is None:
             near = near_option(key, known)
             way = f"did you mean {near}?" if near else "docs/options.md lists all options"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,8 @@ HEAD_BYTES, CRC_BYTES = 16, 4
 _HASH_FORMAT = 2
 """Part of every hash: raised where the same tensors come to mean something else."""
 
+ANOTHER_BUILD = "is of another model or another build"
+"""How the fault of a sound checkpoint begins that does not belong to a build."""
 _FORMAT = b"TTC2"
 _DTYPES = {"float32": "f4", "int32": "i4", "int16": "i2", "int8": "i1", "uint8": "u1", "bits": "u1"}
 _KINDS = {"float32": "FINITE", "int8": "SYMMETRIC"}
@@ -74,13 +77,12 @@ def checkpoint_fault(data: bytes, train: TrainGraph) -> tuple[str, str]:
     """Return why a build does not take a checkpoint, and what to do. train: the training step of the build."""
     body = sum(value.size_bytes for value in train.graph.state)
     if data[:4] != _FORMAT:
-        what = "is not a checkpoint: it does not begin with TTC2" if data else "is empty"
-        return what, "give the bytes that m_save wrote, or a file of twin.save"
+        return _other_file(data)
     if len(data) < HEAD_BYTES:
         return f"ends after {len(data)} bytes", "copy it again"
     known, size = struct.unpack("<QI", data[4:HEAD_BYTES])
     if known != int(model_hash(train), 16):
-        what = "is of another model or another build"
+        what = ANOTHER_BUILD
         if size != body:
             what += f": it has {size:,} B of state, this build {body:,} B"
             return what, "use the model file, --update, --optimizer and --quant of the build that saved it"
@@ -96,6 +98,16 @@ def checkpoint_fault(data: bytes, train: TrainGraph) -> tuple[str, str]:
     if struct.unpack("<I", data[whole - CRC_BYTES : whole])[0] != zlib.crc32(data[: whole - CRC_BYTES]):
         return "is damaged: its checksum does not match", "copy it again, or use an earlier one"
     return "holds numbers that no training makes", "save it again on the device, or use an earlier one"
+
+
+def _other_file(data: bytes) -> tuple[str, str]:
+    """Return what bytes are that are no checkpoint, and what to do."""
+    if data and data == data[:1] * len(data):
+        return f"is memory that m_save has not written: every byte is 0x{data[0]:02X}", "read it where m_save wrote"
+    if re.match(rb":[0-9A-F]{10}|S[0-9][0-9A-F]{6}", data):
+        return "is text of a hex file", "convert it: objcopy -I ihex (or srec) -O binary FILE.hex FILE.bin"
+    what = "is not a checkpoint: it does not begin with TTC2" if data else "is empty"
+    return what, "give the bytes that m_save wrote, or a file of twin.save"
 
 
 def contents(train: TrainGraph) -> dict[str, str]:

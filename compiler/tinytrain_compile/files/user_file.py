@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import stat
 import time
 import tomllib
@@ -106,7 +107,7 @@ def missing(path: Path) -> str:
     """Say that a file is not there, and which one of the same folder has nearly its name."""
     with suppress(OSError, ValueError):
         if not path.parent.is_dir():
-            return f"there is no folder {path.parent}"
+            return f"{path.parent} is a file" if path.parent.is_file() else f"there is no folder {path.parent}"
         near = nearest(path.name, sorted(islice((each.name for each in path.parent.iterdir()), _LOOKED_AT)))
         if near:
             return f"there is no such file; did you mean {path.with_name(near)}?"
@@ -163,14 +164,37 @@ def read_table(path: Path, where: str, kind: TableKind) -> Table:
 
 def parse_table(text: str, where: str, kind: TableKind) -> Table:
     """Read the root table of a TOML text; `where` names it in errors."""
+    return Table(parse_document(text, where, kind), "", kind, where)
+
+
+def parse_document(text: str, where: str, kind: TableKind) -> dict[str, Any]:
+    """Read a TOML text into its root table; `where` names it in errors, which say how a usual slip is mended."""
     try:
-        document = load_toml(text)
+        return _loaded(text)
     except ValueError as error:
-        raise kind.error(where, f"not TOML ({error})") from error
-    return Table(document, "", kind, where)
+        raise CompileError(kind.wrong, where, f"is not TOML ({error})", _mended(text, str(error)) or kind.hint) from error
 
 
-def load_toml(text: str) -> dict[str, Any]:
+def _mended(text: str, problem: str) -> str:
+    """Say how to write what a problem of tomllib's is about; "" if that is not known."""
+    if text.lstrip().startswith("{"):
+        return 'it is JSON; write a line for each key: name = "value"'
+    place = re.search(r"at line (\d+)", problem)
+    line = text.split("\n")[int(place[1]) - 1] if place else text.rstrip("\n").rpartition("\n")[2]
+    slip = re.match(r"\s*([\w-]+)\s*([=:])\s*([^#]*[^#\s])", line)
+    if slip is None:
+        return ""
+    key, sign, value = slip.groups()
+    if sign == ":":
+        return f"write = for the colon: {key} = {value}"
+    if value in ("True", "False"):
+        return f"write {key} = {value.lower()}"
+    if value.startswith('"') and "\\" in value:
+        return f"write / for \\ in a path: {key} = {value.replace(chr(92), '/')}"
+    return f'put quotes around a text: {key} = "{value}"' if re.fullmatch(r"[^\s\"'\[{]+", value) else ""
+
+
+def _loaded(text: str) -> dict[str, Any]:
     """Read TOML into its root table; ValueError for other text, too deep a nesting and too long a number included.
 
     TOML's integers have 64 bits. Python reads longer ones, which are then no float, and cannot always be printed.

@@ -19,6 +19,7 @@ from tinytrain_compile.driver.file_check.check import batch_with, check_file
 from tinytrain_compile.driver.file_check.imported_values import ImportedValues
 from tinytrain_compile.driver.pipeline import Project, Result, imported, make_project, stored
 from tinytrain_compile.driver.progress import Progress
+from tinytrain_compile.emit.checkpoint import ANOTHER_BUILD
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import replace_files
 from tinytrain_compile.frontend import EvaluatorLacksError, FileModel
@@ -137,7 +138,7 @@ def _load(twin: Twin, checkpoint: Path, left_out: bool, calibrated: bool) -> Non
     try:
         twin.load(checkpoint)
     except CompileError as problem:
-        if problem.code != "E0105" or isinstance(problem.__cause__, OSError):
+        if not problem.what.startswith(ANOTHER_BUILD):
             raise
         files = ["the model file", *["the same --calib file"] * calibrated]
         files += ["--data, if that has made its subspaces"] * left_out

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.user_file import load_toml, read_text
+from tinytrain_compile.files.user_file import TableKind, parse_document, read_text
 from tinytrain_compile.near import hint
 
 _KEYS = {"layer", "bias", "weight", "axis", "chosen", "activation", "ranks"}
 _ACTIVATIONS = ("exact", "asi", "subspace")
+_KIND = TableKind("E0302", "E0302", "see docs/update-schemes.md for the format", "a readable TOML file")
 _MODES = 4
 """Of an activation, at most."""
 
@@ -38,15 +39,13 @@ class SchemeEntry:
 def load_scheme(path: Path) -> tuple[SchemeEntry, ...]:
     """Parse a scheme file strictly; CompileError E0302 names the entry and the key."""
     text = read_text(path, lambda why: _bad(path.name, f"cannot be read ({why})"))
-    try:
-        document = load_toml(text)
-    except ValueError as problem:
-        raise _bad(path.name, f"is not TOML ({problem})") from problem
+    document = parse_document(text, path.name, _KIND)
     unknown = sorted(set(document) - {"update"})
     entries: Any = document.get("update", [])
     if unknown or not isinstance(entries, list) or not entries:
-        what = f"has the unknown key {unknown[0]!r}: each layer is an entry [[update]]" if unknown else ""
-        raise _bad(path.name, what or "has no [[update]] entries")
+        what = f"has the unknown key {unknown[0]!r}" if unknown else "has no [[update]] entries"
+        what = "has [update] in single brackets" if isinstance(entries, dict) else what
+        raise _bad(path.name, f"{what}: each layer is an entry [[update]]")
     return tuple(_entry(f"{path.name}, entry {i + 1}", raw) for i, raw in enumerate(cast(list[Any], entries)))
 
 
@@ -113,4 +112,4 @@ def _weight(where: str, weight: Any) -> str | int | tuple[int, ...]:
 
 
 def _bad(where: str, what: str) -> CompileError:
-    return CompileError("E0302", where, what, "see docs/update-schemes.md for the format")
+    return _KIND.error(where, what)

@@ -66,7 +66,7 @@ def read_project(folder: Path, files: Mapping[str, Path | None]) -> tuple[dict[s
     """
     report = folder / REPORT
 
-    def wrong(why: str, way: str = "name the folder that tinytrain-compile wrote (-o)") -> CompileError:
+    def wrong(why: str, way: str = "give the output folder of that build with --project") -> CompileError:
         return CompileError("E0105", str(report), why, way)
 
     text = read_text(report, wrong)
