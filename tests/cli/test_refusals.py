@@ -17,6 +17,7 @@ from tests.e2e.command import run
         ("net.onnx --optimizer mometum", "--optimizer: unknown value 'mometum'; did you mean momentum?"),
         ("net.onnx --package arduno", "did you mean arduino?"),
         ("net.onnx --runtime replai=9", "--runtime: unknown part 'replai'; did you mean replay?"),
+        ("net.onnx --runtime early-stopping", "choose from replay (old samples), monitor (early stopping), schedule ("),
         ("net.onnx --report jsn", "did you mean json?"),
         ("net.onnx --target cortex_m4f", "did you mean cortex-m4?"),
         ("net.onnx --learning-rate 0.1", "did you mean --lr?"),

@@ -206,6 +206,7 @@ def test_command(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         (("--data", "own.npz", "--arena", "64KB"), "E0101"),
         (("--data", "few.npz"), "E0105"),
         (("--data", "gone.npz"), "E0105"),
+        (("--data", "one.npz"), "E0305"),
     ],
 )
 def test_what_cannot_be_is_said(
@@ -214,6 +215,7 @@ def test_what_cannot_be_is_said(
     monkeypatch.chdir(tmp_path)
     with np.load(own) as data:
         np.savez(tmp_path / "few.npz", x=data["x"][:1], y=data["y"][:1])
+        np.savez(tmp_path / "one.npz", x=data["x"], y=np.full_like(data["y"], 3))
     before = sorted(path.name for path in tmp_path.iterdir())
     run("contribution", DIGITS / "digits.onnx", *arguments).check_error(code, 2)
     assert sorted(path.name for path in tmp_path.iterdir()) == before

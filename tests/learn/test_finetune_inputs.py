@@ -114,6 +114,28 @@ def test_shapes_have_no_number_that_the_file_has_not(
     assert "48" not in str(problem.value)
 
 
+def test_labels_of_one_class_are_nothing_to_learn(own: Path) -> None:
+    """Unless samples to judge by, or old ones, have other classes: a device may learn one that is new."""
+    x, y = some(60)
+    path, three = own.with_name("one.npz"), np.full_like(y, 3)
+    np.savez(path, x=x, y=three)
+    with pytest.raises(CompileError, match=r"E0305.*one\.npz: all labels are 3; give samples of every class"):
+        found_by(path)
+    np.savez(path, x=x, y=three, x_old=x, y_old=y)
+    found_by(path, FinetuneEffort(1, 1, clips=(0.0,), jobs=1))
+
+
+@pytest.mark.parametrize("name", ["x_test", "x_old"])
+def test_pixels_beside_inputs_that_are_divided(name: str, own: Path) -> None:
+    x, y = some(60)
+    label, path = name.replace("x", "y"), own.with_name("mine.npz")
+    np.savez(path, **{"x": np.rint(x * 255).astype(np.uint8), "y": y, name: x, label: y})
+    with pytest.raises(CompileError, match=f"x holds pixels from 0 to 255, {name} numbers up to 1; scale both"):
+        read_own_data(path, 0)
+    np.savez(path, **{"x": x, "y": y, name: np.rint(x), label: y})  # 0 and 1 may be either
+    read_own_data(path, 0)
+
+
 def test_a_batch_that_samples_do_not_fill_is_refused(own: Path) -> None:
     with pytest.raises(CompileError, match="a batch of 64 is more than the 59 samples"):
         found_by(own, FinetuneEffort(2, 1, batches=(64,), clips=(0.0,), jobs=1))

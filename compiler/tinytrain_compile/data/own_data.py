@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from tinytrain_compile.data.array_advice import missing_arrays
-from tinytrain_compile.data.samples import check_finite, class_count, read_arrays, samples_of
+from tinytrain_compile.data.samples import check_finite, class_count, is_binary, read_arrays, samples_of
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.user_file import open_file
 from tinytrain_compile.ir.imported import ImportedModel
@@ -19,6 +19,8 @@ from tinytrain_compile.ir.types import Array
 
 TEST_SHARE = 0.2
 """Of the samples, that nothing is chosen by, where the file has no x_test."""
+COMPARED = 256
+"""Samples of an array whose scale is looked at."""
 FEWEST = 10
 """Samples below which there is nothing to train on and judge by."""
 _NAMES = ("x", "y", "x_test", "y_test", "x_old", "y_old")
@@ -69,6 +71,7 @@ def read_own_data(path: Path, seed: int) -> tuple[dict[str, Array], tuple[str, .
         if name in found and sizes[name] != sizes[other]:
             what = f"{name} has {sizes[name]} labels, {other} has {sizes[other]} samples"
             raise CompileError("E0105", path.name, what, "give a label for every sample")
+    _check_scales(path.name, found)
     count = sizes["x"]
     if count < FEWEST:
         what = f"{count} samples are too few to train on some and judge by others"
@@ -100,7 +103,31 @@ def own_data(where: str, found: Mapping[str, Array], model: ImportedModel, train
         for part in ("", "_test", "_old")
         if f"x{part}" in arrays
     }
+    check_classes(where, [one.y for one in pairs.values()], train)
     return OwnData(pairs[""], pairs["_test"], pairs.get("_old"), copies, faults, notes)
+
+
+def check_classes(where: str, labels: Sequence[Array], train: TrainGraph) -> None:
+    """Raise E0305 if all labels are the same class: a training learns to say always that."""
+    found = {label for each in labels for label in np.unique(each).tolist()}
+    if len(found) == 1 and (class_count(train) or is_binary(train)):
+        way = "give samples of every class that the device is to tell apart"
+        raise CompileError("E0305", where, f"all labels are {found.pop():g}", way)
+
+
+def _check_scales(where: str, found: Mapping[str, Array]) -> None:
+    """Raise E0105 if some of the inputs are pixels from 0 to 255 and others are divided already."""
+    inputs = {name: array[:COMPARED] for name, array in found.items() if name[0] == "x" and array.dtype.kind in "fiu"}
+    pixels, divided = list[str](), list[str]()
+    for name, some in inputs.items():
+        low, high, whole = some.min(initial=0), some.max(initial=0), (some == np.rint(some)).all()
+        if whole and low >= 0 and 20 < high <= 255:
+            pixels.append(name)
+        elif not whole and low >= -1 and high <= 1:
+            divided.append(name)
+    if pixels and divided:
+        what = f"{pixels[0]} holds pixels from 0 to 255, {divided[0]} numbers up to 1"
+        raise CompileError("E0105", where, what, "scale both as in training")
 
 
 def split(labels: Array | None, count: int, share: float, seed: int) -> tuple[Array, Array]:

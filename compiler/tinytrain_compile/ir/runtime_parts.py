@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PARTS = ("replay", "monitor", "schedule", "store", "delta", "average")
+PURPOSES = {
+    "replay": "old samples",
+    "monitor": "early stopping",
+    "schedule": "learning rate",
+    "store": "power-safe saving",
+    "delta": "messages to other devices",
+    "average": "averaged weights",
+}
+"""Of each part, as errors say it."""
+PARTS = tuple(PURPOSES)
 """Each is a header and a C file of the output, which know the model by its public header alone; but
 for those in OF_WEIGHTS."""
 OF_WEIGHTS = ("delta", "average")

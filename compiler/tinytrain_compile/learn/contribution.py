@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tinytrain_compile.data.own_data import check_classes
 from tinytrain_compile.driver.progress import Progress
 from tinytrain_compile.files.output_folder import replace_file
 from tinytrain_compile.ir.learning import Score, mean_score
@@ -88,6 +89,7 @@ def measure(options: CompileOptions, effort: ContributionEffort, out: Path, prog
     """
     check_out(out, ".csv", "the table that --gains will read")
     desk = make_desk(options, effort.updates, progress)
+    check_classes(str(options.data and options.data.name), [desk.y, desk.held.y], desk.train)
     plan = _Plan([*_parts(desk, effort.groups)], desk.layers[-1].name, desk.rate, options.seed, effort)
     known = _Known(out, _digest(desk, options, effort))
     runs = {_key(run): run for updates in (NOTHING, *plan.trained) for run in plan.runs(updates)}

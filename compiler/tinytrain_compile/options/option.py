@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.ir.runtime_parts import IN_FLASH, MAX_SAMPLES, PARTS, RuntimeParts
-from tinytrain_compile.near import hint
+from tinytrain_compile.ir.runtime_parts import IN_FLASH, MAX_SAMPLES, PARTS, PURPOSES, RuntimeParts
+from tinytrain_compile.near import hint, nearest
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -228,7 +228,8 @@ def parse_runtime(text: str, where: str) -> RuntimeParts:
     for item in (part.strip() for part in text.split(",") if part.strip()):
         name, sign, count = item.partition("=")
         if name not in PARTS or name in names:
-            what, way = f"unknown part {name!r}", hint(name, PARTS)
+            all_ = ", ".join(f"{part} ({purpose})" for part, purpose in PURPOSES.items())
+            what, way = f"unknown part {name!r}", hint(name, PARTS) if nearest(name, PARTS) else f"choose from {all_}"
             if name in names:
                 what, way = f"{name!r} is named twice", "name it once"
             raise CompileError("E0101", where, what, way)
