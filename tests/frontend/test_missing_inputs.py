@@ -64,7 +64,7 @@ def test_the_number_of_the_best_class_leads_to_the_probabilities(tmp_path: Path)
     text = """net (float[1, 4] x) => (int64[1] y) { a = MatMul(x, w) p = Softmax(a)
         y = ArgMax <axis = -1, keepdims = 0> (p) }"""
     imported = load_model(write(parse(text, WEIGHTS), tmp_path))
-    with pytest.raises(CompileError, match="it holds integers.*: --model-output p"):
+    with pytest.raises(CompileError, match=r"it holds integers.*: --model-output p"):
         append_loss(None, imported, TrainingOptions())  # type: ignore[arg-type]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -129,10 +130,11 @@ def test_labels_of_one_class_are_nothing_to_learn(own: Path) -> None:
 def test_pixels_beside_inputs_that_are_divided(name: str, own: Path) -> None:
     x, y = some(60)
     label, path = name.replace("x", "y"), own.with_name("mine.npz")
-    np.savez(path, **{"x": np.rint(x * 255).astype(np.uint8), "y": y, name: x, label: y})
+    arrays: dict[str, Any] = {"x": np.rint(x * 255).astype(np.uint8), "y": y, name: x, label: y}
+    np.savez(path, **arrays)
     with pytest.raises(CompileError, match=f"x holds pixels from 0 to 255, {name} numbers up to 1; scale both"):
         read_own_data(path, 0)
-    np.savez(path, **{"x": x, "y": y, name: np.rint(x), label: y})  # 0 and 1 may be either
+    np.savez(path, **(arrays | {"x": x, name: np.rint(x)}))  # 0 and 1 may be either
     read_own_data(path, 0)
 
 

@@ -172,7 +172,9 @@ def parse_document(text: str, where: str, kind: TableKind) -> dict[str, Any]:
     try:
         return _loaded(text)
     except ValueError as error:
-        raise CompileError(kind.wrong, where, f"is not TOML ({error})", _mended(text, str(error)) or kind.hint) from error
+        raise CompileError(
+            kind.wrong, where, f"is not TOML ({error})", _mended(text, str(error)) or kind.hint
+        ) from error
 
 
 def _mended(text: str, problem: str) -> str:
