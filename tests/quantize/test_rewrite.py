@@ -146,6 +146,7 @@ def test_only_sgd_without_decay(option: str, value: object) -> None:
     with pytest.raises(CompileError, match="E0113") as caught:
         nets.int8_train(nets.cnn(), **{option: value})  # type: ignore[arg-type]
     assert f"--{option.replace('_', '-')}" in str(caught.value)
+    assert ": int8 weights (--quant int8, or a quantised model) t" in str(caught.value)
 
 
 def test_a_float_head_alone_may_use_any_optimizer() -> None:

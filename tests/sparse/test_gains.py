@@ -91,6 +91,11 @@ def test_a_bad_row_is_named(place: Path, rows: list[str], what: str) -> None:
     assert what in asked(place, *rows).check_error("E0308", 2).err
 
 
+def test_a_table_that_is_not_there(place: Path) -> None:
+    found = run(place / "net.onnx", "--arena", "9KB", "--gains", place / "no.csv").check_error("E0308", 2)
+    assert "no.csv: there is no such file; give the table of `contribution`" in found.err
+
+
 def test_a_bad_header_is_named(place: Path) -> None:
     refused = asked(place, "fc/Gemm,1", header="layer,gain").check_error("E0308", 2)
     assert "line 1: is not the header layer,part,axis,channel,gain" in refused.err

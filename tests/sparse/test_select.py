@@ -238,6 +238,8 @@ def test_slips_in_a_scheme_file_are_mended_in_the_message(text: str, said: str, 
     with pytest.raises(CompileError) as caught:
         load_scheme(tmp_path / "scheme.toml")
     assert caught.value.code == "E0302" and said in str(caught.value)
+    with pytest.raises(CompileError, match=r"no\.toml: there is no such file; give the path of a scheme file"):
+        load_scheme(tmp_path / "no.toml")
 
 
 def test_too_many_channels_are_an_error_before_they_take_memory(spotting: ImportedModel, tmp_path: Path) -> None:
@@ -265,7 +267,7 @@ def test_slice_of_a_transposed_convolution(tmp_path: Path) -> None:
         (facts,) = layer_updates(model.graph, plan)
         assert (facts.channels, facts.axis, facts.elements) == (2, axis, 60 * 2 // total)
         error = failure(model, scheme(tmp_path, f'layer = "up"\nweight = {total + 1}\naxis = "{axis}"'))
-        assert f"has {total} {axis} channels" in str(error)
+        assert f'its {total} channels (axis = "{axis}"); write {total} at most' in str(error)
 
 
 def test_ways_to_train_a_transposed_convolution() -> None:

@@ -236,10 +236,7 @@ def _values(options: Mapping[str, Option], flags: Mapping[str, Any]) -> dict[str
         if name in flags and known.check is not None:
             known.check(value, known.flag)
         if known.read is not None and value not in (None, ()):
-            try:
-                values[name] = known.read(value, known.flag)
-            except ValueError as problem:
-                raise click.BadParameter(str(problem), param_hint=known.flag) from problem
+            values[name] = known.read(value, known.flag)
         elif known.read is None and name in flags:
             values[name] = value
     return values

@@ -56,7 +56,7 @@ class KnownRuns:
 def check_out(out: Path, ending: str, what: str) -> None:
     """Raise E0101 or E0104 where a result cannot be written under this name, before anything is run for it."""
     if out.suffix != ending:
-        raise CompileError("E0101", "-o", f"{out.name} is no {ending}", f"name {what}")
+        raise CompileError("E0101", "-o", f"{out.name} does not end in {ending}", f"name {what}: {out.stem}{ending}")
     if out.is_dir() or not out.resolve().parent.is_dir():
         raise unwritten(out, "is a folder" if out.is_dir() else "its folder is not there")
 

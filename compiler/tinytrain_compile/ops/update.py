@@ -262,7 +262,7 @@ def _sgd(_m: Arithmetic, o: Named[Any], a: SgdAttrs) -> Steps:
 
 def _plain_momentum(a: SgdAttrs) -> Iterable[tuple[str, str]]:
     """Yield the settings that integers have no form of."""
-    what = "int8, which a quantised model gets by itself, has plain momentum"
+    what = "int8 weights (--quant int8, or a quantised model) have plain momentum only"
     if a.nesterov or a.damped:
         yield "--nesterov" if a.nesterov else "--dampening", what
     yield from _no_decay(a)
@@ -270,7 +270,7 @@ def _plain_momentum(a: SgdAttrs) -> Iterable[tuple[str, str]]:
 
 def _no_decay(a: SgdAttrs | LionAttrs) -> Iterable[tuple[str, str]]:
     if a.weight_decay:
-        yield "--weight-decay", "int8 weights (and a quantised model's are that by themselves) take no decay"
+        yield "--weight-decay", "int8 weights (--quant int8, or a quantised model) take no decay"
 
 
 SGD_UPDATE = update_operator(

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import partial
 
+from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.learning import MOST_WARM_UP, RateSchedule
 from tinytrain_compile.ir.runtime_parts import MAX_SAMPLES
 from tinytrain_compile.options.option import declared, parse_norm
@@ -20,36 +21,41 @@ def _parts(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")]
 
 
-def _counts(text: str, low: int, high: int, example: str) -> list[int]:
-    """Parse up to eight whole numbers behind commas; ValueError for anything else."""
+def _counts(text: str, where: str, low: int, high: int, example: str) -> list[int]:
+    """Parse up to eight whole numbers behind commas; CompileError E0101 for anything else."""
     parts = _parts(text)
     if not all(part.isascii() and part.isdigit() and low <= int(part) <= high for part in parts) or len(parts) > 8:
-        raise ValueError(f"{text!r} is not up to eight numbers with commas, as {example}")
+        what = f"{text!r} is not up to eight whole numbers from {low} to {high}"
+        raise CompileError("E0101", where, what, f"for example {where} {example}")
     return [*map(int, parts)]
 
 
-def parse_batches(text: str, _where: str) -> tuple[int, ...]:
+def parse_batches(text: str, where: str) -> tuple[int, ...]:
     """Parse "1,8" into numbers, each once."""
-    return tuple(dict.fromkeys(_counts(text, 1, 1 << 20, "1,8")))
+    return tuple(dict.fromkeys(_counts(text, where, 1, 1 << 20, "1,8")))
 
 
 # What is equal goes to the first of the following three, so the plain way comes first.
 def parse_clips(text: str, where: str) -> tuple[float, ...]:
     """Parse "0,1" into norms, each once."""
-    return tuple(sorted({0.0 if part in ("0", "0.0") else parse_norm(part, where) for part in _parts(text)}))
+    try:
+        return tuple(sorted({0.0 if part in ("0", "0.0") else parse_norm(part, where) for part in _parts(text)}))
+    except CompileError as problem:
+        raise CompileError("E0101", where, problem.what, f"0 means no clipping: {where} 0,1") from problem
 
 
-def parse_warm_ups(text: str, _where: str) -> tuple[float, ...]:
+def parse_warm_ups(text: str, where: str) -> tuple[float, ...]:
     """Parse "0,0.1" into shares, each once."""
     found = [float(p) if re.fullmatch(r"\d+(\.\d*)?|\.\d+", p, re.ASCII) else -1.0 for p in _parts(text)]
     if not all(0 <= share <= MOST_WARM_UP for share in found):
-        raise ValueError(f"{text!r} is not shares up to {MOST_WARM_UP} with commas, as 0,0.1")
+        what = f"{text!r} is not shares of all updates, from 0 to {MOST_WARM_UP}"
+        raise CompileError("E0101", where, what, f"for example {where} 0,0.1")
     return tuple(sorted(set(found)))
 
 
-def parse_averages(text: str, _where: str) -> tuple[int, ...]:
+def parse_averages(text: str, where: str) -> tuple[int, ...]:
     """Parse "0,4" into numbers of states, each once."""
-    return tuple(sorted(set(_counts(text, 0, MAX_SAMPLES, "0,4"))))
+    return tuple(sorted(set(_counts(text, where, 0, MAX_SAMPLES, "0,4"))))
 
 
 @dataclass(frozen=True)

@@ -116,8 +116,18 @@ def parse_size(text: str, where: str) -> int:
     unit = _UNITS.get(match[2].upper()) if match else None
     size = int(match[1]) * unit if match and unit else 0
     if not 0 < size < 1 << 40:
-        raise CompileError("E0101", where, f"{text!r} is not a size above 0", "for example 256KB, 256KiB or 262144")
+        what = f"{text!r} is not a size, a whole number above 0"
+        raise CompileError("E0101", where, what, _as_size(text, where))
     return size
+
+
+def _as_size(text: str, where: str) -> str:
+    """Say how a size is typed, from a text that was meant as one or several."""
+    share = re.fullmatch(r"\s*([0-9]{1,6}[.,][0-9]{1,6})\s*([KMG])(?:B|iB)?\s*", text, re.IGNORECASE)
+    if share is not None:
+        return f"write {round(float(share[1].replace(',', '.')) * _UNITS[share[2].upper()]) >> 10}KB"
+    more = f"; for several arenas: --plans {text}" if where == "--arena" and "," in text else ""
+    return f"for example 256KB, 256KiB or 262144{more}"
 
 
 def meant_kilobytes(limit: int, needed: int) -> str:
@@ -180,7 +190,7 @@ def parse_epsilon(text: str, where: str) -> float:
     """Parse a number from 1e-30 to 1: in float32 it is not 0."""
     found = _number(text)
     if not 1e-30 <= found <= 1.0:
-        raise CompileError("E0101", where, f"{text!r} is no number from 1e-30 to 1", "for example 1e-8")
+        raise CompileError("E0101", where, f"{text!r} is no number from 1e-30 to 1", _as_number(text, "1e-8"))
     return found
 
 
@@ -188,8 +198,14 @@ def parse_norm(text: str, where: str) -> float:
     """Parse a number from 1e-18 to 1e18: its square is a float32."""
     found = _number(text)
     if not 1e-18 <= found <= 1e18:
-        raise CompileError("E0101", where, f"{text!r} is no number from 1e-18 to 1e18", "for example 1")
+        raise CompileError("E0101", where, f"{text!r} is no number from 1e-18 to 1e18", _as_number(text, "1"))
     return found
+
+
+def _as_number(text: str, example: str) -> str:
+    """Say how a number is typed."""
+    comma = re.fullmatch(r"\d+,\d+", text)
+    return f"write a decimal point: {text.replace(',', '.')}" if comma else f"for example {example}"
 
 
 def _number(text: str) -> float:

@@ -381,7 +381,7 @@ def _check_rule(node: Node) -> None:
     owned = op_def(node.op).owned
     if owned is None or not isinstance(owned.int8, IntegerStep):
         able = optimizers_in_int8()
-        what = f"int8, which a quantised model gets by itself, trains with {able}"
+        what = f"int8 weights (--quant int8, or a quantised model) train with {able} only"
         raise CompileError("E0113", "--optimizer", what, f"use {able}, or --quant fp32")
     for flag, what in owned.int8.refused(node.attrs):
         raise CompileError("E0113", flag, what, f"leave {flag} out, or use --quant fp32")

@@ -10,11 +10,12 @@ import csv
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal, cast
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.user_file import read_text
+from tinytrain_compile.files.user_file import TableKind, read_text
 from tinytrain_compile.ir.types import Graph
 from tinytrain_compile.ops.base import has_trait
 from tinytrain_compile.sparse.select import Layer, channel_axes, layers_of
@@ -23,6 +24,7 @@ UNITS = 1_000_000
 """Gains are whole numbers, this many to 1: sums of them are exact in any order."""
 MOST = 1e9
 """Largest gain of one row."""
+_KIND = TableKind("E0308", "E0308", "see docs/update-schemes.md for the format", "the table of `contribution`")
 COLUMNS = ("layer", "part", "axis", "channel", "gain")
 
 Part = Literal["bias", "weight", "norm"]
@@ -109,7 +111,7 @@ def axes_of(layer: Layer) -> dict[str, int]:
 
 def read_gains(path: Path, graph: Graph) -> GainTable:
     """Read a table of --gains for a model; CompileError E0308 names the line, E0301 a layer that there is not."""
-    text = read_text(path, lambda why: _bad(path.name, f"cannot be read ({why})"))
+    text = read_text(path, partial(_bad, path.name), partial(_KIND.missing, path.name))
     try:
         rows = list(csv.reader(text.splitlines(), strict=True))
     except csv.Error as problem:
@@ -181,4 +183,4 @@ def _gain(where: str, text: str) -> int:
 
 
 def _bad(where: str, what: str) -> CompileError:
-    return CompileError("E0308", where, what, "see docs/update-schemes.md for the format")
+    return _KIND.error(where, what)

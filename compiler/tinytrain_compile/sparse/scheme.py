@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +13,7 @@ from tinytrain_compile.near import hint
 
 _KEYS = {"layer", "bias", "weight", "axis", "chosen", "activation", "ranks"}
 _ACTIVATIONS = ("exact", "asi", "subspace")
-_KIND = TableKind("E0302", "E0302", "see docs/update-schemes.md for the format", "a readable TOML file")
+_KIND = TableKind("E0302", "E0302", "see docs/update-schemes.md for the format", "the path of a scheme file")
 _MODES = 4
 """Of an activation, at most."""
 
@@ -38,7 +39,7 @@ class SchemeEntry:
 
 def load_scheme(path: Path) -> tuple[SchemeEntry, ...]:
     """Parse a scheme file strictly; CompileError E0302 names the entry and the key."""
-    text = read_text(path, lambda why: _bad(path.name, f"cannot be read ({why})"))
+    text = read_text(path, partial(_bad, path.name), partial(_KIND.missing, path.name))
     document = parse_document(text, path.name, _KIND)
     unknown = sorted(set(document) - {"update"})
     entries: Any = document.get("update", [])
