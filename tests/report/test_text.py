@@ -261,7 +261,7 @@ def test_no_row_gives_way_in_a_long_report() -> None:
     notes = tuple(f"note number {i}: {'61 dead channels ' * 6}" for i in range(6))
     board = load_target("nrf52840-dk").board
     assert board is not None
-    data = Agreement(100, 0.91, 0.92, 0.99)
+    data = Agreement(100, 600, 0.91, 0.92, 0.99)
     summary = two_layers_summary(
         verify=VERIFIED, choice=choice, notes=notes, facts=(BoardUse(board, "cortex-m4"), data)
     )

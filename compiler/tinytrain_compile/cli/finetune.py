@@ -75,7 +75,7 @@ def finetune(**flags: Any) -> None:
     finally:
         terminal.clear()
     written = write_finding(finding, options, given, out)
-    terminal.finding(finding, written)
+    terminal.finding(finding, written, options.model)
 
 
 def _given(folder: Path) -> dict[str, Any]:

@@ -153,12 +153,15 @@ class Terminal:
         self._lines(gain_lines([gain for gain in found.gains if self._verbose or not gain.channels], self._width))
         self._path("wrote", str(out))
 
-    def finding(self, finding: Finding, written: Sequence[Path]) -> None:
-        """Print what training on own samples gave, and where the files are."""
+    def finding(self, finding: Finding, written: Sequence[Path], model: Path) -> None:
+        """Print what training on own samples gave, where the files are, and the command that uses them."""
         from tinytrain_compile.report.learning import finding_lines
 
         self._lines(finding_lines(finding, self._width))
-        self._path("wrote", ", ".join(map(str, written)))
+        found = zip(map(str, written), ("the recommended options", "the curves", "the scheme: what is trained"))
+        words = ("tinytrain-compile", quote(printable(str(model))), f"--config {quote(str(written[0]))}")
+        for line in block([*_file_rows("wrote", found, self._width), command("next", words, self._width)]):
+            self._out.print(line)
 
     def exported(self, done: Exported, out: Path) -> None:
         """Print what was learned, how the file was judged, and where it is."""
@@ -182,15 +185,21 @@ def next_rows(result: Result, options: CompileOptions, width: int) -> Iterator[R
     shown = [*((name, "the C API") for name in headers[:1]), ("example/main.c", "a program to start from")]
     shown += [("report.html", "memory over time, layers, all figures")]
     found = [(f"{options.out}/{name}", what) for name, what in shown if name in result.files]
-    for index, (path, what) in enumerate(found):
-        key = "" if index else "next"
-        fits = KEY_WIDTH + cell_len(path) <= width
-        yield figure(key, path, what, width) if fits else Row(key, (path, f"  {what}"))
-    if not options.inference_only:
-        model, data = (quote(printable(str(path))) for path in (options.model, options.data or "FILE.npz"))
-        words = ("tinytrain-compile finetune", model, f"--data {data}")
-        yield command("try", words, width)
+    yield from _file_rows("next", found, width)
+    model, data, out = (quote(printable(str(path))) for path in (options.model, options.data or "FILE.npz", options.out))
+    if "epochs" in options.given:  # finetune has recommended these: what follows is the way back
+        yield command("later", ("tinytrain-compile export", model, f"--project {out}", "--checkpoint FILE"), width)
+    elif not options.inference_only:
+        yield command("try", ("tinytrain-compile finetune", model, f"--data {data}"), width)
     yield row("digest", [f"sha256 {result.digest[:16]}"], width)
+
+
+def _file_rows(key: str, files: Iterable[tuple[str, str]], width: int) -> Iterator[Row]:
+    """Yield paths, which are never cut, and what each file is."""
+    for index, (path, what) in enumerate(files):
+        first = "" if index else key
+        fits = KEY_WIDTH + cell_len(path) <= width
+        yield figure(first, path, what, width) if fits else Row(first, (path, f"  {what}"))
 
 
 GAIN_HEADS = ("loss saved", "parameters", "accuracy", "layer")

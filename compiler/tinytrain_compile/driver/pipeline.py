@@ -193,6 +193,7 @@ def _write(planned: _Planned, progress: Progress) -> Project:
     read, options, candidate, summary = planned.read, planned.options, planned.candidate, planned.summary
     model, floats, target, smaller = read.model, read.floats, read.target, planned.smaller
     samples = _samples(model, candidate.train.training_step, options)
+    summary = replace(summary, own_samples=0 if options.data is None else len(samples.x))
     progress("comparing the file with what was imported", 0.13)
     step = candidate.of_one.training_step
     compared = options.verify != "none"
@@ -397,7 +398,6 @@ def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptio
         energy_source=target.core.pj_source,
         parts=parts_of(options, candidate.train),
         feature_bytes=feature_bytes_of(candidate, options) if options.features == "on" else 0,
-        own_samples=options.data is not None,
         least_const_bytes=constant_bytes(candidate.train, candidate.plan),
         facts=tuple(_facts(model, candidate, options, target)),
     )

@@ -85,7 +85,8 @@ def compare(train: TrainGraph, model: ImportedModel, floats: Graph | None, optio
         return None
     trainer = Trainer(train)
     ours = np.stack([trainer.infer(x[i : i + 1]).ravel() for i in range(count)]).astype(np.float64)
-    return _agreement(ours, None if floats is None else _outputs(floats, load_inputs(path, model)[:count]), classes)
+    real = None if floats is None else _outputs(floats, load_inputs(path, model)[:count])
+    return _agreement(len(x), ours, real, classes)
 
 
 def _outputs(floats: Graph, inputs: Array) -> Array:
@@ -95,10 +96,10 @@ def _outputs(floats: Graph, inputs: Array) -> Array:
     return np.stack([values[out].ravel() for values in runs]).astype(np.float64)
 
 
-def _agreement(ours: Array, real: Array | None, classes: Array | None) -> Agreement:
-    """Return figures of two sets of outputs, a row per sample."""
+def _agreement(of: int, ours: Array, real: Array | None, classes: Array | None) -> Agreement:
+    """Return figures of two sets of outputs, a row per sample. of: samples in the file."""
     top = ours.argmax(axis=1)
-    known = Agreement(len(ours), None if classes is None else _share(top, classes))
+    known = Agreement(len(ours), of, None if classes is None else _share(top, classes))
     if real is None:
         return known
     best = real.argmax(axis=1)

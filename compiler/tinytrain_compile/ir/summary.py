@@ -182,11 +182,13 @@ class Fate:
 class Agreement:
     """The untrained model on the user's data; shares are 0 to 1, None where labels or a float model are missing.
 
+    samples: compared, the first of `of` in the file.
     accuracy: of the model as compiled, top 1; float_accuracy: of the float model; top1_agreement: same top class.
     output_rmse: root mean square of the difference of outputs; output_rms: of the float model's outputs.
     """
 
     samples: int
+    of: int
     accuracy: float | None = None
     float_accuracy: float | None = None
     top1_agreement: float | None = None
@@ -298,7 +300,7 @@ class Summary:
     energy_source: str = ""  # of the energy of a cycle
     parts: tuple[ReportedPart, ...] = ()
     feature_bytes: int = 0  # of a sample, if the step is cut where training begins
-    own_samples: bool = False  # whether the check runs on --data; else on random samples, whose losses say nothing
+    own_samples: int = 0  # of --data, on the first of which the check runs; 0: random samples
     least_const_bytes: int = 0  # of flash, known from the plan alone
     facts: tuple[object, ...] = ()
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from tinytrain_compile.data.own_data import OwnData, own_data, read_own_data
 from tinytrain_compile.data.samples import graph_inputs, in_slots, names_in
+from tinytrain_compile.driver.candidate import AUTO
 from tinytrain_compile.driver.checks.data_notes import DataNote, notes_of
 from tinytrain_compile.driver.pipeline import Project, Result, imported, make_project
 from tinytrain_compile.driver.progress import Progress
@@ -34,7 +35,7 @@ from tinytrain_compile.ir.types import Array
 from tinytrain_compile.learn.choice_by_data import choose_by_data
 from tinytrain_compile.learn.rate_search import Place, RateSearch, Searched, Trainings, Variant
 from tinytrain_compile.learn.runs import PARTIAL, KnownRuns, check_out, unwritten
-from tinytrain_compile.learn.training import CHECK_SHARE, Build
+from tinytrain_compile.learn.training import CHECK_SHARE, Build, held_back
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.options.effort import FinetuneEffort
 from tinytrain_compile.parts.part import refuse_shifted
@@ -206,6 +207,7 @@ def finetune(
         notes = (*notes, *data.notes, *(note.text for note in remarks))
         try:
             finding = replace(_found(trainings, notes, options, data), suspects=_stopping(remarks))
+            finding = _with_scheme_named(finding, out)
         except KeyboardInterrupt as problem:
             problem.args = (f"what was tried is in {known.path.name}; call it again to go on",)
             raise
@@ -229,6 +231,11 @@ def _found(trainings: Trainings, notes: tuple[str, ...], options: CompileOptions
     made, rate = len(trainings.made), found.place[1]
     finding = Finding(found.rounds, found.chosen, rate, learned, kept_of(learned), made, notes=notes)
     return _with_facts(finding, project, data, room)
+
+
+def _with_scheme_named(finding: Finding, out: Path) -> Finding:
+    """Name what is trained by the scheme file beside `out`, if there will be one."""
+    return replace(finding, update=f"{AUTO}{_files(out)[1].name}") if finding.scheme else finding
 
 
 def _edge_note(found: Searched) -> tuple[str, ...]:
@@ -367,6 +374,7 @@ def _with_facts(finding: Finding, project: Project, data: OwnData, room: Room) -
         finding,
         samples=len(data.own.x),
         tests=len(data.test.x),
+        held=len(held_back(data.own, train, 0)[1]),
         target=summary.target,
         step=None if choice is None else choice.cost,
         calls=train.batch // train.micro_batch,

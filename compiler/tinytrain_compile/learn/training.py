@@ -33,6 +33,11 @@ PATIENCE = 5
 """Epochs without anything better after which a run ends."""
 
 
+def held_back(own: Samples, train: TrainGraph, seed: int) -> tuple[Array, Array]:
+    """Return indices of own samples: (those that a run trains on, those that judge it)."""
+    return split(own.y if class_count(train) else None, len(own.x), CHECK_SHARE, seed)
+
+
 @dataclass(frozen=True)
 class LearningRun:
     """One training of a build. seed: of the order of samples, of those held back, and of rounding noise.
@@ -149,8 +154,7 @@ class Build:
         """
         if run.final and not self._says_threshold:
             return self.own, Samples(self.own.x[:0], self.own.y[:0])
-        labels = self.own.y if class_count(self.train) else None
-        rest, kept = split(labels, len(self.own.x), CHECK_SHARE, run.seed)
+        rest, kept = held_back(self.own, self.train, run.seed)
         return Samples(self.own.x[rest], self.own.y[rest]), Samples(self.own.x[kept], self.own.y[kept])
 
     def _old_parts(self, run: LearningRun) -> tuple[Samples | None, Samples | None]:

@@ -23,6 +23,8 @@ from tinytrain_compile.report.rows import pieces_of, remarks_of
 VERDICTS = {"pass": "PASS", "fail": "FAIL", "skipped": "NOT CHECKED"}
 """Word of the headline, by the result of the check."""
 GAP, OK = "  ", "ok"
+MOST_LOSSES = 4
+"""Losses that a line shows one by one; --verify-steps is 3 unless it is given."""
 
 
 def verdict(verify: VerifyReport) -> str:
@@ -79,17 +81,26 @@ def _derivative(summary: Summary) -> list[str]:
 
 
 def losses_texts(summary: Summary) -> list[str]:
-    """Tell what the losses of the check were, if they say something about learning."""
+    """Tell the losses of the check and of which samples they are; none of random ones, which say nothing."""
     losses = summary.verify.losses
     if not losses:
         return []
     if not summary.own_samples:
         many = plural(len(losses), "step")
         return [f"{many} on random samples: the losses say nothing about learning; --data takes yours"]
-    if len(losses) == 1:
-        return [f"1 step on your samples, loss {losses[0]:.3g}"]
-    most = f", at most {max(losses):.3g}" if max(losses) > 2 * max(losses[0], losses[-1]) else ""
-    return [f"loss {losses[0]:.3g} -> {losses[-1]:.3g} in {len(losses)} steps on your samples{most}"]
+    said = ", ".join(f"{loss:.3g}" for loss in losses)
+    if len(losses) > MOST_LOSSES:
+        said = f"{losses[0]:.3g} first, {losses[-1]:.3g} last, {max(losses):.3g} at most"
+    return [f"loss before each update, {_samples_text(summary)}: {said}"]
+
+
+def _samples_text(summary: Summary) -> str:
+    """Name the samples that the steps of the check train on: the first ones, and again if they are too few."""
+    batch, of = summary.train.batch, summary.own_samples
+    used = batch * len(summary.verify.losses)
+    which = "sample 1" if used == 1 else f"samples 1 to {used:,}"
+    each = f", {batch} an update" if batch > 1 else ""
+    return f"on your {plural(of, 'sample')} in turn{each}" if used > of else f"on {which} of your {of:,}{each}"
 
 
 def saturation_texts(summary: Summary) -> list[str]:

@@ -47,7 +47,8 @@ def _rounds(finding: Finding, width: int) -> list[str]:
         start = (str(number), str(one.batch), f"{one.clip:g}" if one.clip else "-", f"{one.rate:.3g}", str(one.seeds))
         scores = (_FORMATS[name].format(getattr(one.best, name)) for name in judged)
         rows.append((*start, epoch, *scores, f"{one.best.loss:.4g}", _remark(finding, one)))
-    said = "rates, judged on samples held back, after the best epoch of each"
+    held = f"{grouped(finding.held)} of your {plural(finding.samples, 'sample')}, held back"
+    said = f"rates, judged on {held}, after the best epoch of each"
     return [*_lines([("tried", said)], width), *table(rows, width, "  ")]
 
 
@@ -68,9 +69,8 @@ def _remark(finding: Finding, one: Tried) -> str:
 def _learned(finding: Finding, one: Learned) -> list[Text]:
     """Compare before and after, on test samples and on old ones."""
     first, last, how = one.curve[0], one.curve[-1], f", with {one.replay} old samples replayed" if one.replay else ""
-    spread = f"{one.spread:.1%}" if last.accuracy is not None else f"{one.spread:.3g}"
     tests = plural(finding.tests, "test sample")
-    said = f"{score_text(first)} -> {score_text(last)} (+-{spread} between {plural(finding.chosen.seeds, 'seed')})"
+    said = f"{score_text(first)} -> {score_text(last)} ({_spread(finding, one)})"
     lines = [("learned", f"{tests}{how}: {said}"), ("", f"{bars(one.curve)}  epoch 0 to {one.epochs}")]
     if last.threshold is not None and first.threshold is not None:
         lines += [("", text) for text in (_threshold("before", first), _threshold("after", last))]
@@ -79,6 +79,15 @@ def _learned(finding: Finding, one: Learned) -> list[Text]:
         before = f"what was known before{how}{price}"
         lines.append(("old", f"{before}: {score_text(one.old[0])} -> {score_text(one.old[-1])}"))
     return lines
+
+
+def _spread(finding: Finding, one: Learned) -> str:
+    """Tell how much seeds differ; a single one tells nothing of that."""
+    seeds = finding.chosen.seeds
+    if seeds == 1:
+        return "1 seed"
+    spread = f"{one.spread:.3g}" if one.curve[-1].accuracy is None else f"{one.spread:.1%}"
+    return f"+-{spread} between {plural(seeds, 'seed')}"
 
 
 def _kept(finding: Finding, samples: int) -> str:

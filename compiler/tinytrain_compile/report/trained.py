@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tinytrain_compile.ir.stages import TrainGraph
-from tinytrain_compile.ir.summary import Fate, LayerUpdate, Summary
+from tinytrain_compile.ir.summary import Fate, LayerUpdate, Record, Summary
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops.int8.loss import LOSS_NAMES
 from tinytrain_compile.ops.linear import LAYER_KINDS
@@ -135,8 +135,10 @@ def loss_name(summary: Summary) -> str:
 
 
 def loss_text(summary: Summary) -> str:
-    """Name the loss, and tell whether the options say it, the model ends in it, or a training graph has it."""
-    return f"{loss_name(summary)} ({_CONTRACTS[summary.contract]})"
+    """Name the loss, and tell whether it is --loss, the default, the end of the model, or in a training graph."""
+    record = summary.fact(Record)
+    by_default = summary.contract == 1 and record is not None and "loss" not in record.options
+    return f"{loss_name(summary)} ({'the default' if by_default else _CONTRACTS[summary.contract]})"
 
 
 def batch_text(train: TrainGraph) -> str:

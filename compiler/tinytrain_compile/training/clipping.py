@@ -37,9 +37,9 @@ class Clipping:
     @property
     def note(self) -> str:
         """Text of it in the report."""
-        whose = "of all that is trained" if self._per == "model" else "of a layer"
-        by = "its own norm" if self._phase == "apply" else "the norm of the update before"
-        return f"--clip-norm {self._norm:g}: a gradient {whose} is scaled down to that norm, by {by}"
+        whose = "the gradient of all layers" if self._per == "model" else "each layer's gradient"
+        when = "" if self._phase == "apply" else ", measured in the update before: the first one is not clipped"
+        return f"--clip-norm {self._norm:g} scales down {whose} if its norm is larger{when}"
 
     def factors(self, gradients: Sequence[tuple[Value, Value]], forward: Iterable[Node]) -> Mapping[str, Value]:
         """Return the factor that clips its gradient, by parameter; a layer is the first node that reads a parameter."""

@@ -226,9 +226,12 @@ have without training, and so many times what a guess without any model has: an 
 
 
 def exploding_note(
-    train: TrainGraph, samples: Samples, report: VerifyReport, options: CompileOptions
+    train: TrainGraph, samples: Samples, report: VerifyReport, options: CompileOptions, loss: str
 ) -> tuple[str, ...]:
-    """Return a note that says what to do; none for random samples, whose losses say nothing."""
+    """Return a note on a loss that is far too high: what was measured, and what to do. loss: its name.
+
+    None for random samples, whose losses say nothing.
+    """
     losses = report.losses
     if options.data is None or len(losses) < 2 or max(losses[1:]) <= SUSPICIOUS * losses[0]:
         return ()
@@ -236,12 +239,14 @@ def exploding_note(
     worst = max(range(1, len(losses)), key=lambda step: losses[step] / max(calm[step], guess / EXPLODED))
     if losses[worst] <= max(EXPLODED * calm[worst], BEYOND_GUESSING * guess):
         return ()
-    rate = options.learning_rate
+    rate, first = options.learning_rate, worst * train.batch % len(samples.x) + 1
     clip = "" if options.clip_norm is not None or options.quant == "int8" else ", add --clip-norm 1"
+    which = f"sample {first}" if train.batch == 1 else f"the {train.batch} samples from number {first} on"
+    updates = "an update" if worst == 1 else f"{worst} updates"
     return (
-        f"the loss on {options.data.name} explodes: {losses[worst]:.3g} in step {worst + 1}, where the untrained model "
-        f"has {calm[worst]:.3g}. --lr {rate:g} is too large for this model and data: try --lr {rate / 10:g}{clip}, or "
-        "let tinytrain-compile finetune search a rate",
+        f"{loss} of {which} in {options.data.name} is {losses[worst]:.3g} after {updates} at --lr {rate:g}, and "
+        f"{calm[worst]:.3g} with the weights of the file. Such a rise often means a rate that is too large: try "
+        f"--lr {rate / 10:g}{clip}, or let tinytrain-compile finetune search a rate",
     )
 
 

@@ -14,6 +14,7 @@ from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.quantize import count_saturations
 from tinytrain_compile.reference.rounding import StepwiseReference
 from tinytrain_compile.reference.trainer import run_reference
+from tinytrain_compile.report.trained import loss_name
 from tinytrain_compile.target.model import Target
 from tinytrain_compile.verify.compare import LoadedReference, ReferenceRun
 
@@ -66,7 +67,7 @@ def verified(
     )
     saturations = None if whole is None else count_saturations(train, whole.states[-1])
     report = replace(report, derivative=agreed[1], saturations=saturations)
-    notes = (*exploding_note(train, samples, report, options), *summary.notes)
+    notes = (*exploding_note(train, samples, report, options, loss_name(summary)), *summary.notes)
     return replace(summary, verify=report, notes=notes, code_bytes=report.code_bytes, const_bytes=report.const_bytes)
 
 

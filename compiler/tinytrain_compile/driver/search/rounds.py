@@ -313,14 +313,15 @@ class Search:
         yield f"most memory is needed in the {where} pass, at {origin}"
         if o.arena_bytes is None or self.best is None:
             return
-        more = replace(self, planner=self.planner.with_options(arena_bytes=o.arena_bytes + MORE_BYTES))
+        planner = self.planner.with_options(arena_bytes=o.arena_bytes + MORE_BYTES)
+        more = replace(self, planner=planner, model=self.whole, planned_before=set(), surely_fits={})  # in more room
         answer = more.propose(more.guide(), more.model)
         if answer.selection is None:
-            yield f"{MORE_BYTES:,} B more would not be used, by the model"
+            yield f"{MORE_BYTES:,} B more would not train more, by the model"
             return
-        pairs = zip(self.model.layers, self.best, answer.selection, strict=True)
+        pairs = zip(self.whole.layers, self.best, answer.selection, strict=True)
         changed = [f"{item.layer.name} {item.ways[new].kind}" for item, old, new in pairs if old != new]
-        gain = (answer.gain - self.model.gain(self.best)) / UNITS
+        gain = (answer.gain - self.whole.gain(self.best)) / UNITS
         shown = ", ".join(changed[:4]) + (f" and {len(changed) - 4} more" if len(changed) > 4 else "")
         yield f"{MORE_BYTES:,} B more: gain +{gain:.1f} by the model ({shown})"
 

@@ -59,13 +59,14 @@ def _tiles(finding: Finding) -> Iterator[Tile]:
     """Yield what the recommended training gives, and what it costs."""
     taken = finding.taken
     first, last, updates = taken.curve[0], taken.curve[-1], taken.epochs * taken.steps
-    seeds = plural(finding.chosen.seeds, "seed")
+    several, seeds = finding.chosen.seeds > 1, plural(finding.chosen.seeds, "seed")
     if first.accuracy is not None and last.accuracy is not None:
-        spread = f"from {first.accuracy:.1%}; ±{100 * taken.spread:.1f} points, {seeds}"
-        yield Tile("Accuracy on test samples", f"{last.accuracy:.1%}", spread)
+        spread = f"±{100 * taken.spread:.1f} points, " if several else ""
+        yield Tile("Accuracy on test samples", f"{last.accuracy:.1%}", f"from {first.accuracy:.1%}; {spread}{seeds}")
         yield Tile("Loss on test samples", f"{last.loss:.4g}", f"from {first.loss:.4g}")
     else:
-        yield Tile("Loss on test samples", f"{last.loss:.4g}", f"from {first.loss:.4g}; ±{taken.spread:.3g}, {seeds}")
+        spread = f"±{taken.spread:.3g}, " if several else ""
+        yield Tile("Loss on test samples", f"{last.loss:.4g}", f"from {first.loss:.4g}; {spread}{seeds}")
     yield from _anomaly_tiles(first, last)
     if taken.old:
         before, after = _text(taken.old[0]), _text(taken.old[-1])

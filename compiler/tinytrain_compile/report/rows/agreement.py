@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tinytrain_compile.ir.summary import Agreement, Summary
-from tinytrain_compile.report.layout import plural
+from tinytrain_compile.report.layout import grouped, plural
 
 
 def agreement_pieces(summary: Summary) -> list[str]:
@@ -18,7 +18,8 @@ def agreement_pieces(summary: Summary) -> list[str]:
         pieces.append(f"top-1 agreement with float {_percent(known.top1_agreement)}")
     if known.output_rmse is not None:
         pieces.append(f"output RMSE {known.output_rmse:.3g} of RMS {known.output_rms:.3g}")
-    return [f"{plural(known.samples, 'sample')}, before training", *pieces] if pieces else []
+    part = f"first {grouped(known.samples)} of " if known.samples < known.of else ""
+    return [f"{part}{plural(known.of, 'sample')}, before training", *pieces] if pieces else []
 
 
 def _percent(part: float) -> str:
