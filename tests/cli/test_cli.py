@@ -185,6 +185,8 @@ def test_success_block_and_files(mlp: str, tmp_path: Path, monkeypatch: pytest.M
     assert "\nnext       out/net_train.h " in text and "\n           out/report.html " in text
     assert lines[-2] == "try        tinytrain-compile finetune net.onnx --data FILE.npz"
     assert re.fullmatch(r"digest     sha256 [0-9a-f]{16}", lines[-1])
+    again = run(Path(mlp).name, "--verify", "none", "--epochs", "3", "-o", "new").check_success().out.splitlines()
+    assert again[-2] == "later      tinytrain-compile export net.onnx --project new --checkpoint FILE"
     names = {path.name for path in out.iterdir()}
     assert {"net_train.h", "net_train.c", "net_kernels.c", "net_weights.c", "tt_runtime.h"} <= names
     assert {"CMakeLists.txt", "plan.json", "report.json", "report.html", "verify"} <= names

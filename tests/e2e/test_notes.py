@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
+import tinytrain_compile as tt
 from testing.networks.models import mlp, segmenter
 from tests.e2e.command import Outcome, run
 from tests.frontend.models import write
@@ -244,14 +246,29 @@ def steps(folder: Path, *flags: str, y: np.ndarray = Y) -> list[str]:
     outcome = run(write(mlp(), folder), *common, *flags).check_success()
     found = json.loads((folder / "out" / "report.json").read_text())["notes"]
     assert "PASS" in outcome.out, "the C is right all the same"
-    return [note for note in found if "explodes" in note]
+    return [note for note in found if "too large" in note]
 
 
 @pytest.mark.parametrize("flags", [("--lr", "1e6"), ("--lr", "1e5", "--loss", "mse")])
 def test_a_loss_that_explodes_on_own_data_is_a_note(flags: tuple[str, ...], tmp_path: Path) -> None:
     """--lr 1e6: 0.005 -> 2e+06, PASS, and not a word."""
     (note,) = steps(tmp_path, *flags, y=np.eye(4)[Y] if "mse" in flags else Y)
-    assert f"--lr {float(flags[1]):g} is too large" in note and f"try --lr {float(flags[1]) / 10:g}" in note
+    measured = r"(mse|cross-entropy) of sample \d in data.npz is \S+ after \w+ updates? at --lr \S+, and \S+ with"
+    assert re.match(measured, note) and f"try --lr {float(flags[1]) / 10:g}" in note
+
+
+def test_the_loss_that_explodes_is_that_of_the_samples_it_names(tmp_path: Path) -> None:
+    """Two samples an update: of which, after how many updates, and what they have by the weights of the file."""
+    (note,) = steps(tmp_path, "--lr", "1e6", "--batch", "2")
+    found = re.search(r"2 samples from number (\d) on in data.npz is (\S+) after (\w+) updates? .* and (\S+) ", note)
+    assert found is not None
+    first, updates = int(found[1]), 1 if found[3] == "an" else int(found[3])
+    assert first == 2 * updates + 1
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert f"{report['verify']['losses'][updates]:.3g}" == found[2]
+    with tt.compile(write(mlp(), tmp_path), batch=2, verify="none").twin() as twin:
+        before = twin.evaluate(X[first - 1 : first + 1], Y[first - 1 : first + 1])["loss"]
+    assert float(found[4]) == pytest.approx(before, rel=0.01)
 
 
 @pytest.mark.parametrize("rate", ["0.01", "0.3"])
@@ -263,7 +280,7 @@ def test_a_loss_that_only_goes_up_is_none(rate: str, tmp_path: Path) -> None:
 def test_random_samples_have_no_word_on_learning(tmp_path: Path) -> None:
     model = write(mlp(), tmp_path)
     said = run(model, "--lr", "1e6", "--verify", "host", "-o", tmp_path / "out").check_success().out
-    assert "3 steps on random samples" in said and "explodes" not in said
+    assert "3 steps on random samples" in said and "too large" not in said
 
 
 def test_more_than_there_is(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,50 @@ def test_a_calibrated_build(tmp_path: Path) -> None:
     run(*arguments(tmp_path, out)).check_error("E0101", 2)
     assert "float32" in run(*arguments(tmp_path, out, **calib)).check_success().out
     assert (outputs(out.read_bytes(), x).argmax(axis=1) == wanted.argmax(axis=1)).mean() > 0.97
+
+
+def shown(device: Path, out: Path, data: Path, **more: Path) -> dict[str, tuple[float, float]]:
+    """Run `export --data`: (of the device, of the file) by name, and the largest difference of both."""
+    said = " ".join(run(*arguments(device, out, data=data, **more)).check_success().out.split())
+    what, _, rest = said.partition("of data.npz: ")
+    numbers = re.findall(r"(accuracy|loss) (\S+?)%? on the device, (\S+?)%? by the file;", rest)
+    found = {name: (float(ours), float(theirs)) for name, ours, theirs in numbers}
+    difference = re.search(r"largest difference (\S+) wrote", rest)
+    assert difference is not None and f"wrote {out} ({out.stat().st_size:,} B)" in said
+    return {**found, what.rpartition("random samples ")[2].strip(): (float(difference[1]), 0.0)}
+
+
+def test_own_samples_judge_the_file(device: Path, tmp_path: Path) -> None:
+    """The first 100 test samples of the file, by the device and by onnx.reference; onnxruntime says the same."""
+    out = tmp_path / "trained.onnx"
+    found = shown(device, out, DIGITS / "data.npz")
+    assert found["first 100 of 497 test samples"][0] < 1e-4
+    with np.load(DIGITS / "data.npz") as data:
+        right = (outputs(out.read_bytes(), data["x_test"][:100]).argmax(axis=1) == data["y_test"][:100]).mean()
+        np.savez(tmp_path / "data.npz", x=data["x"][:9], y=data["y"][:9])
+    assert found["accuracy"] == (round(100 * right, 1),) * 2 and found["loss"][0] == found["loss"][1]
+    assert "9 samples" in shown(device, tmp_path / "b.onnx", tmp_path / "data.npz")
+
+
+def test_activations_that_stop_at_their_range_are_not_in_a_float_file(tmp_path: Path) -> None:
+    """A network that has learned with saturated activations: 99 % right on the device, 62 % in the file, and `export`
+    had not said so. Here the ranges are those of inputs of a twentieth."""
+    with np.load(DIGITS / "data.npz") as data:
+        x, y, x_test, y_test = data["x"], data["y"], data["x_test"][:100], data["y_test"][:100]
+    np.savez(tmp_path / "data.npz", x=x, y=y, x_test=x_test, y_test=y_test)
+    np.savez(tmp_path / "calib.npz", x=x[:50] * np.float32(0.05))
+    options: dict[str, Any] = {"quant": "int8", "update": "last:2", "calib": tmp_path / "calib.npz"}
+    compiled = tt.compile(DIGITS / "digits.onnx", verify="none", **options)
+    compiled.save(tmp_path / "out")
+    with compiled.twin() as twin:
+        for one, label in zip(x[:200], y[:200], strict=True):
+            twin.train_step(one[None], label[None], lr=0.01)
+        twin.save(tmp_path / "device.bin")
+        on_device = twin.evaluate(x_test, y_test)["accuracy"]
+    found = shown(tmp_path, tmp_path / "trained.onnx", tmp_path / "data.npz", calib=tmp_path / "calib.npz")
+    right = (outputs((tmp_path / "trained.onnx").read_bytes(), x_test).argmax(axis=1) == y_test).mean()
+    assert found["accuracy"] == (round(100 * on_device, 1), round(100 * right, 1))
+    assert abs(found["accuracy"][0] - found["accuracy"][1]) > 10
 
 
 @pytest.mark.parametrize("accumulate", ["exact", "inplace"])

@@ -22,6 +22,7 @@ import tinytrain_compile as tt
 from tests.e2e.command import run
 from tests.learn.finetuning import DIGITS, SHORT, found_by, silent, some, write_own
 from tinytrain_compile.cli.python_options import options_from
+from tinytrain_compile.cli.terminal import Terminal
 from tinytrain_compile.data.own_data import own_data, read_own_data
 from tinytrain_compile.data.samples import in_slots
 from tinytrain_compile.errors import CompileError
@@ -191,6 +192,7 @@ def test_what_auto_chooses_is_written_beside_it(tmp_path: Path) -> None:
     write_finding(found, options, {"arena": 2048, "loss": "cross-entropy"}, tmp_path / "f.toml")
     assert found.scheme and (tmp_path / "f.update.toml").read_text() == found.scheme
     assert 'update = "f.update.toml"' in (tmp_path / "f.toml").read_text()
+    assert found.update == "auto: f.update.toml", "the report called it update.toml, which nobody had written"
     built = tt.compile(model, config=tmp_path / "f.toml", verify="none")
     assert built.report["memory"]["arena_bytes"] <= 2048
     assert any(one["channels"] for one in built.report["update"])
@@ -287,6 +289,22 @@ def test_replay_is_recommended_where_it_brings_back_what_was_forgotten(tmp_path:
     assert any(f"keep {found.replay} old samples" in line for line in finding_lines(found))
     written = [tomllib.loads(finding_toml(found, given))["runtime"] for given in ({}, {"runtime": "store, replay=9"})]
     assert written == [f"schedule,replay={found.replay}", "store,replay=9,schedule"]
+
+
+def test_the_terminal_names_the_files_and_the_next_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """After a search a new user had to look up how its result is used."""
+    written = (Path("f.toml"), Path("f.html"), Path("f.update.toml"))
+    Terminal("never", False).finding(finding_of(), written, Path("my net.onnx"))
+    said = capsys.readouterr().out.splitlines()
+    assert said[-4].startswith("wrote      f.toml ") and said[-2].split()[0] == "f.update.toml"
+    assert said[-1] == "next       tinytrain-compile 'my net.onnx' --config f.toml"
+
+
+def test_one_seed_says_nothing_of_a_spread() -> None:
+    """`+-0.0% between 1 seed` was a measurement that nobody had made."""
+    assert "(1 seed)" in words(finding_of()) and "+-" not in words(finding_of())
+    several = replace(finding_of().chosen, seeds=2)
+    assert "(+-0.0% between 2 seeds)" in words(finding_of(chosen=several, rounds=((several,),)))
 
 
 def test_networks_that_repeat_their_input(tmp_path: Path) -> None:

@@ -44,7 +44,9 @@ def full() -> Summary:
         suggestions=(Suggestion("--arena 400", 396, "the least for all of it " * 4),),
     )
     buffers = (RuntimeBuffer("replay", "50 kept samples", 200),)
-    summary = summary.with_fact(PartRam(uses, 65536, buffers=buffers)).with_fact(Agreement(9, 9, 0.5, 0.6, 0.9, 0.1, 2.0))
+    summary = summary.with_fact(PartRam(uses, 65536, buffers=buffers)).with_fact(
+        Agreement(9, 9, 0.5, 0.6, 0.9, 0.1, 2.0)
+    )
     return summary.with_fact(NodeTimes({node.name: 1000 for node in summary.plan.order}))
 
 

@@ -20,6 +20,7 @@ from tinytrain_compile.ir.summary import (
     BoardUse,
     DerivativeAgreement,
     LayerUpdate,
+    Record,
     Suggestion,
     VerifyReport,
 )
@@ -96,16 +97,35 @@ def test_the_headline_has_the_verdict_and_the_checks_say_why(verify: VerifyRepor
 def test_losses_of_random_samples_are_not_shown_as_learning() -> None:
     """0.50 -> 25.5 beside a green PASS, drawn as a curve, was the loss of random numbers."""
     rising = replace(VERIFIED, losses=(0.5, 3.0, 25.5))
-    random, own = (two_layers_summary(verify=rising, own_samples=own) for own in (False, True))
+    random, own = (two_layers_summary(verify=rising, own_samples=own) for own in (0, 600))
     said = "\n".join(success_text(random))
     assert "3 steps on random samples" in said and "->" not in said.partition("checks")[2] and "25.5" not in said
     page = report_html(random)
     assert "Losses of the check on random samples" in page and 'class="curve"' not in page and "0.5, 3, 25.5" in page
     assert report_json(random)["verify"]["samples"] == "random"
-    assert "loss 0.5 -> 25.5 in 3 steps on your samples\n" in "\n".join([*success_text(own), ""])
     assert 'class="curve"' in report_html(own) and report_json(own)["verify"]["samples"] == "data"
-    peak = two_layers_summary(verify=replace(VERIFIED, losses=(2.0, 9e26, 0.0)), own_samples=True)
-    assert "loss 2 -> 0 in 3 steps on your samples, at most 9e+26" in " ".join(" ".join(success_text(peak)).split())
+
+
+@pytest.mark.parametrize(
+    ("losses", "samples", "text"),
+    [
+        ((0.5, 3.0, 25.5), 600, "on samples 1 to 3 of your 600: 0.5, 3, 25.5"),
+        ((2.0,), 600, "on sample 1 of your 600: 2"),
+        ((2.0, 9e26, 0.0, 1.0, 0.25), 5, "on samples 1 to 5 of your 5: 2 first, 0.25 last, 9e+26 at most"),
+        ((2.0, 1.0, 0.5), 2, "on your 2 samples in turn: 2, 1, 0.5"),
+    ],
+)
+def test_losses_name_their_samples(losses: tuple[float, ...], samples: int, text: str) -> None:
+    """`loss 2.58 -> 13 in 3 steps` read as a training that diverges: these are losses of other samples each."""
+    summary = two_layers_summary(verify=replace(VERIFIED, losses=losses), own_samples=samples)
+    assert f" loss before each update, {text} end" in " ".join(" ".join([*success_text(summary), "end"]).split())
+
+
+def test_the_source_of_the_loss() -> None:
+    """Without --loss the report said `from the options`."""
+    for options, said in (({"loss": "mse"}, "from the options"), ({}, "the default")):
+        summary = two_layers_summary(verify=VERIFIED).with_fact(Record(options, ""))
+        assert f"cross-entropy ({said})" in "\n".join(success_text(summary))
 
 
 def test_time_and_energy_are_shown_as_a_model_whenever_they_are_known() -> None:

@@ -33,7 +33,8 @@ def _own_options() -> list[click.Parameter]:
         file("ONNX file to write.", "-o", "--out", default=Path("trained.onnx"), show_default=True, metavar="FILE"),
         file("Calibration file of that build. Needed if it had --calib.", "--calib", metavar="FILE.npz"),
         file(
-            "Samples of that build. Needed by some int8 builds with --activations subspace; the error asks for them.",
+            "Samples on which to compare the file with the device: x_test and y_test, else x and y. Some int8 builds "
+            "with --activations subspace need the samples of that build here; the error asks for them.",
             "--data",
             metavar="FILE.npz",
         ),

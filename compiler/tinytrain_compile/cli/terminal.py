@@ -41,6 +41,7 @@ from tinytrain_compile.report.text import headline, success_text
 if TYPE_CHECKING:
     from tinytrain_compile.learn.contribution import Contribution, Gain
     from tinytrain_compile.learn.export import Exported
+    from tinytrain_compile.learn.export_outputs import OnSamples
 
 
 _AS_IT_IS: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
@@ -173,10 +174,23 @@ class Terminal:
         for note in done.notes:
             self._row("note", printable(note))
         found = done.agreement
-        judged = "not compared" if found.outputs is None else f"largest difference of an output {found.outputs:.2g}"
-        judged += "" if found.steps is None else f", of a stored tensor {plural(round(found.steps), 'step')}"
+        judged = f"largest difference {found.outputs or 0:.2g} of outputs up to {found.largest:.3g}"
+        judged = "outputs not compared" if found.outputs is None else f"{judged}, on random samples"
+        judged += "" if found.steps is None else f"; of a stored tensor {plural(round(found.steps), 'step')}"
         self._row("checked", f"the file vs the device's C: {judged}")
-        self._path("wrote", f"{out}{' and its .data' if done.file.data else ''}")
+        if found.on_samples is not None:
+            self._row("", on_samples_text(found.on_samples))
+        self._path("wrote", f"{out} ({grouped(len(done.file.model))} B){' and its .data' if done.file.data else ''}")
+
+
+def on_samples_text(found: OnSamples) -> str:
+    """Tell how far file and device agree on the user's samples."""
+    scores = [
+        f"{name} {form.format(found.device[name])} on the device, {form.format(found.file[name])} by the file"
+        for name, form in (("accuracy", "{:.1%}"), ("loss", "{:.4g}"))
+        if name in found.device
+    ]
+    return f"{found.what}: {'; '.join((*scores, f'largest difference {found.outputs:.2g}'))}"
 
 
 def next_rows(result: Result, options: CompileOptions, width: int) -> Iterator[Row]:
@@ -186,7 +200,9 @@ def next_rows(result: Result, options: CompileOptions, width: int) -> Iterator[R
     shown += [("report.html", "memory over time, layers, all figures")]
     found = [(f"{options.out}/{name}", what) for name, what in shown if name in result.files]
     yield from _file_rows("next", found, width)
-    model, data, out = (quote(printable(str(path))) for path in (options.model, options.data or "FILE.npz", options.out))
+    model, data, out = (
+        quote(printable(str(path))) for path in (options.model, options.data or "FILE.npz", options.out)
+    )
     if "epochs" in options.given:  # finetune has recommended these: what follows is the way back
         yield command("later", ("tinytrain-compile export", model, f"--project {out}", "--checkpoint FILE"), width)
     elif not options.inference_only:

@@ -78,8 +78,7 @@ def compare(train: TrainGraph, model: ImportedModel, floats: Graph | None, optio
         x, y = samples.x, samples.y
     else:
         x, y = stored_input(load_inputs(path, model), train), None
-    macs = max(work_of(train)[0], 1)
-    count = min(len(x), COMPARED_SAMPLES, max(FEWEST_SAMPLES, COMPARED_MACS // macs))
+    count = compared_samples(train, len(x))
     classes = y[:count].ravel() if y is not None and y.dtype == np.int32 and y[:count].size == count else None
     if classes is None and floats is None:
         return None
@@ -87,6 +86,12 @@ def compare(train: TrainGraph, model: ImportedModel, floats: Graph | None, optio
     ours = np.stack([trainer.infer(x[i : i + 1]).ravel() for i in range(count)]).astype(np.float64)
     real = None if floats is None else _outputs(floats, load_inputs(path, model)[:count])
     return _agreement(len(x), ours, real, classes)
+
+
+def compared_samples(train: TrainGraph, count: int) -> int:
+    """Return how many of so many samples are compared: the first ones."""
+    macs = max(work_of(train)[0], 1)
+    return min(count, COMPARED_SAMPLES, max(FEWEST_SAMPLES, COMPARED_MACS // macs))
 
 
 def _outputs(floats: Graph, inputs: Array) -> Array:

@@ -15,18 +15,19 @@ from pathlib import Path
 import numpy as np
 
 from tinytrain_compile.data.samples import in_input_slot, random_samples
-from tinytrain_compile.driver.file_check.check import batch_with, check_file
+from tinytrain_compile.driver.file_check.check import check_file
 from tinytrain_compile.driver.file_check.imported_values import ImportedValues
 from tinytrain_compile.driver.pipeline import Project, Result, imported, make_project, stored
 from tinytrain_compile.driver.progress import Progress
 from tinytrain_compile.emit.checkpoint import ANOTHER_BUILD
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import replace_files
-from tinytrain_compile.frontend import EvaluatorLacksError, FileModel
+from tinytrain_compile.frontend import EvaluatorLacksError
 from tinytrain_compile.frontend.written.file import WrittenFile, data_name, written_file
 from tinytrain_compile.ir.imported import FileNumbers, ImportedModel
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.types import Array
+from tinytrain_compile.learn.export_outputs import OnSamples, compare, device_outputs, file_outputs, own_samples
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.sparse import load_scheme, scheme_text
 from tinytrain_compile.twin import Instance, Twin
@@ -146,6 +147,10 @@ def _load(twin: Twin, checkpoint: Path, left_out: bool, calibrated: bool) -> Non
         raise CompileError("E0105", str(checkpoint), problem.what, way) from problem
 
 
+_FLOAT = (
+    "the file computes in float32 what the device computes in int8, whose activations stop at the ends of their ranges"
+)
+_COMPARE = "; --data FILE.npz compares the two on your samples"
 SAMPLES = 4
 """On which the file and the device are compared: each runs the whole file in onnx.reference."""
 TOLERANCE = 1e-5
@@ -156,17 +161,22 @@ TOLERANCE = 1e-5
 class Agreement:
     """outputs: the largest difference of an output from the twin's; None where the evaluator lacks an operator.
 
-    steps: the largest of a tensor of a quantised file, in its steps. notes: what storing has rounded, and the like.
+    largest: of the twin's outputs. steps: the largest of a tensor of a quantised file, in its steps. notes: what
+    storing has rounded, and the like. on_samples: on the user's samples, if there are any.
     """
 
     outputs: float | None
+    largest: float
     steps: float | None
     notes: tuple[str, ...]
+    on_samples: OnSamples | None = None
 
 
 def check_export(project: Project, twin: Twin, options: CompileOptions, learned: Mapping[str, Array]) -> Agreement:
     """Judge options.model, the file that would be written. E0606 where it is not what the twin has learned."""
     again = _read_again(project.model, options, learned)
+    own = None if options.data is None else own_samples(options.data, project.model, project.one, twin)
+    ours = None if own is None else device_outputs(twin, own, project.one)  # before its numbers are rounded below
     notes = _as_learned(project.model, again, learned)
     if notes:  # the device, with the numbers that the file has room for
         tensors = _tensors(again)
@@ -182,11 +192,15 @@ def check_export(project: Project, twin: Twin, options: CompileOptions, learned:
         found = check_file(project.model, None, held, samples, checked)
     else:
         found = check_file(again, again.graph, held, samples, checked)
-        notes.append("the file computes in float32 what the device computes in int8")
+        notes.append(_FLOAT + ("" if options.data is not None else _COMPARE))
     exact = not train.integer and not again.quantised
-    error = _outputs_differ(twin, again, held, samples, checked, exact)
-    lacking = [] if error is not None else ["the outputs were not compared: onnx.reference cannot run the whole file"]
-    return Agreement(error, found.steps, (*notes, *lacking))
+    error, largest = _outputs_differ(twin, again, held, samples, checked, exact)
+    if error is None:
+        notes.append("the outputs were not compared: onnx.reference cannot run the whole file")
+    on_samples = None
+    if own is not None and ours is not None and error is not None:
+        on_samples = compare(own, ours, again, held, checked)
+    return Agreement(error, largest, found.steps, tuple(notes), on_samples)
 
 
 def _read_again(model: ImportedModel, options: CompileOptions, learned: Mapping[str, Array]) -> ImportedModel:
@@ -239,40 +253,27 @@ def _listed(names: list[str]) -> str:
 
 def _outputs_differ(
     twin: Twin, model: ImportedModel, train: TrainGraph, samples: Samples, options: CompileOptions, exact: bool
-) -> float | None:
-    """Return the largest difference of an output of the file from the twin's.
+) -> tuple[float | None, float]:
+    """Return the largest difference of an output of the file from the twin's, and the largest of the twin's.
 
-    E0606 for one that is too large, if `exact`.
+    E0606 for a difference that is too large, if `exact`. None where the evaluator lacks an operator.
     """
     values = ImportedValues(model, train, None)
     raw = twin.instance.infer(in_input_slot(twin.instance.interface, samples.x))
     ours = [twin.as_output(each[None]) for each in raw]
+    largest = max(float(np.abs(one).max()) for one in ours)
     try:
-        file = FileModel(options.model, options.model_output, options.weights)
-        theirs = [_output(file, model, values.onnx_inputs(samples.x[at : at + 1])) for at in range(len(samples.x))]
+        each = (values.onnx_inputs(samples.x[at : at + 1]) for at in range(len(samples.x)))
+        theirs = file_outputs(options, model, each)
     except EvaluatorLacksError:
-        return None
+        return None, largest
     worst = 0.0
     for one, other in zip(ours, theirs, strict=True):
         error = float(np.abs(one.astype(np.float64) - other[: len(one)].reshape(one.shape)).max())
         if exact and not error <= TOLERANCE * max(1.0, float(np.abs(one).max())):
             raise _differs(model.output_name, f"an output differs from the device's by {error:.3g}")
         worst = max(worst, error)
-    return worst
-
-
-def _output(file: FileModel, model: ImportedModel, given: Mapping[str, Array]) -> Array:
-    """Return what the file makes of a sample; of a batch of its own, the first sample's."""
-    size = 1 if model.input_shape[:1] != (1,) else file.batch_of(model.input_name)
-    values: dict[str, Array] = dict(file.constants)
-    for one in model.data:
-        x = given[one.name]
-        whole = x.dtype.kind == "i" or one.whole is not None  # other floats are float32 for both
-        values[one.name] = batch_with(x, size).astype(file.inputs.get(one.name, x.dtype) if whole else x.dtype)
-    for node in file.nodes:
-        if model.loss is None or all(name in values for name in node.inputs if name):  # else it is behind the labels
-            values.update(zip(node.outputs, file.run(node, values), strict=False))
-    return values[model.output_name]
+    return worst, largest
 
 
 def _differs(name: str, what: str) -> CompileError:
