@@ -159,7 +159,8 @@ class Terminal:
         from tinytrain_compile.report.learning import finding_lines
 
         self._lines(finding_lines(finding, self._width))
-        found = zip(map(str, written), ("the recommended options", "the curves", "the scheme: what is trained"))
+        what = ("the recommended options", "the curves", "the scheme: what is trained")[: len(written)]
+        found = zip(map(str, written), what, strict=True)
         words = ("tinytrain-compile", quote(printable(str(model))), f"--config {quote(str(written[0]))}")
         for line in block([*_file_rows("wrote", found, self._width), command("next", words, self._width)]):
             self._out.print(line)

@@ -175,10 +175,11 @@ class Finding:
 
     rounds: what was tried. chosen: of the last one. rate: what is recommended, near that of chosen. learned: what that
     gives without replay and, where there are old samples, with it. replay: old samples to keep, 0 for none. samples,
-    tests: how many of them; held: of samples, how many judge a run of the rounds. trainings: run. step: what a call costs on the target by its figures; calls: of an update.
-    update: what is trained; scheme: as a file, where that was chosen by --update auto ("" else). notes: what was made
-    of the samples. record_bytes: of an old sample that is kept; most_kept: how many of them
-    the board has room for (None: its RAM is not known). suspects: notes that may say why nothing was learned.
+    tests: how many of them; held: of samples, how many judge a run of the rounds. trainings: run. step: what a call
+    costs on the target by its figures; calls: of an update. update: what is trained; scheme: as a file, where that was
+    chosen by --update auto ("" else). notes: what was made of the samples. record_bytes: of an old sample that is kept;
+    most_kept: how many of them the board has room for (None: its RAM is not known). suspects: notes that may say why
+    nothing was learned.
     """
 
     rounds: tuple[tuple[Tried, ...], ...]
