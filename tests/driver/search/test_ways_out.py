@@ -65,6 +65,15 @@ def follow_all(path: Path, *flags: str) -> dict[str, int]:
     return {options: size for options, size, _ in lines}
 
 
+def wide_image() -> onnx.ModelProto:
+    """A network whose largest map is its image."""
+    net = models.Network("wide", "float[1,3,32,32] x", "float[1,4] y", seed=3)
+    small = net.relu(net.conv("stem", "x", (8, 3, 3, 3), "pads = [1, 1, 1, 1], strides = [4, 4]"))
+    flat = net.node("flat", f"flat = Flatten <axis = 1> ({net.node('mean', f'mean = GlobalAveragePool ({small})')})")
+    net.node("logits", f"y = Identity ({net.dense('fc', flat, 8, 4)})")
+    return net.model()
+
+
 NETS: dict[str, tuple[onnx.ModelProto, tuple[str, ...]]] = {
     "ds_cnn, auto": (models.ds_cnn(channels=6, blocks=1, size=(11, 5)), ("--arena", "900", "--optimizer", "adam")),
     "ds_cnn, batch": (
@@ -75,6 +84,11 @@ NETS: dict[str, tuple[onnx.ModelProto, tuple[str, ...]]] = {
         models.mlp(inputs=12, hidden=20, classes=5),
         ("--update", "all", "--arena", "3000", "--remat", "off", "--optimizer", "adamw"),
     ),
+    "ds_cnn, no rows": (
+        models.ds_cnn(channels=8, blocks=1, size=(40, 10)),
+        ("--update", "head", "--arena", "5000", "--stream", "off"),
+    ),
+    "a large image": (wide_image(), ("--update", "head", "--arena", "6KB")),
 }
 
 
@@ -83,6 +97,8 @@ def test_following_a_line_gives_its_bytes(name: str, tmp_path: Path) -> None:
     model, flags = NETS[name]
     followed = follow_all(write(model, tmp_path), *flags)
     assert len(followed) >= 3
+    rows = {"ds_cnn, no rows": "--stream auto", "a large image": "--input-lines"}
+    assert [line for line in followed if line in rows.values()] == [*filter(None, [rows.get(name)])]
 
 
 def test_following_a_line_gives_its_bytes_in_int8() -> None:

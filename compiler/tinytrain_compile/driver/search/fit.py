@@ -15,7 +15,7 @@ from tinytrain_compile.driver.candidate import Candidate
 from tinytrain_compile.driver.candidates.inference_only import check_room
 from tinytrain_compile.driver.candidates.ladder import FEW_NODES
 from tinytrain_compile.driver.candidates.planner import Planner
-from tinytrain_compile.driver.checks.combinations import takes_no_memory
+from tinytrain_compile.driver.checks.combinations import check_options, takes_no_memory
 from tinytrain_compile.driver.search.board import board_ways, ram_of
 from tinytrain_compile.driver.search.choose import choose, deepest, surely_fitting
 from tinytrain_compile.errors import CompileError
@@ -136,6 +136,21 @@ class Neighbours:
             text = " ".join(f"--memory {name}={size}" for name, size in sizes.items())
             yield Move(text, {"memories": sizes}, _moving, over=False)
 
+    def rows(self) -> Iterator[Move]:
+        """Yield rows in place of whole maps where `--stream off` forbids them, and in place of the whole image."""
+        planner, o = self.planner, self.planner.options
+        if o.stream == "off":
+            yield Move("--stream auto", {"stream": "auto"}, "early layers row by row")
+            return
+        image = sum(value.size_bytes for value in self.candidate.train.graph.data)
+        if o.input_lines or image < self.candidate.plan.arena_bytes - (o.arena_bytes or 0):
+            return
+        try:
+            check_options(replace(o, input_lines=True, given=o.given | {"input_lines"}))
+        except CompileError:
+            return
+        yield Move("--input-lines", {"input_lines": True}, "the firmware hands over rows of the image", over=False)
+
     def smaller_state(self) -> Iterator[Move]:
         """Yield optimizer state, fraction bits and gradient sums that training can do without."""
         o, needed = self.planner.options, self.candidate.plan.arena_bytes
@@ -191,7 +206,7 @@ def smaller(planner: Planner, candidate: Candidate) -> tuple[Suggestion, ...]:
     beside = Neighbours(planner, candidate)
     less = tuple(beside.ways(beside.less()))
     head = () if less or planner.options.update == "auto" else beside.head()
-    moves = itertools.chain(beside.recomputing(), beside.more_memory(), beside.smaller_state(), head)
+    moves = itertools.chain(beside.recomputing(), beside.more_memory(), beside.smaller_state(), head, beside.rows())
     return (*less, *beside.ways(moves), *beside.ways(beside.arena(candidate.plan.arena_bytes, "fits as is")))
 
 
