@@ -138,9 +138,9 @@ class Neighbours:
 
     def rows(self) -> Iterator[Move]:
         """Yield rows in place of whole maps where `--stream off` forbids them, and in place of the whole image."""
-        planner, o = self.planner, self.planner.options
+        o = self.planner.options
         if o.stream == "off":
-            yield Move("--stream auto", {"stream": "auto"}, "early layers row by row")
+            yield Move("--stream auto", {"stream": "auto"}, "early layers row by row", over=False)
             return
         image = sum(value.size_bytes for value in self.candidate.train.graph.data)
         if o.input_lines or image < self.candidate.plan.arena_bytes - (o.arena_bytes or 0):
