@@ -185,7 +185,7 @@ def stable(line: str) -> str:
     """A line without what differs between machines: times, rounding errors of numpy, other compilers' figures."""
     line = re.sub(r"\d+\.\d s\b", "* s", line)
     line = re.sub(r"max (\|err\||error) [0-9.e+-]+", r"max \1 *", line)
-    line = re.sub(r"(largest difference of an output) [0-9.e+-]+", r"\1 *", line)
+    line = re.sub(r"(largest difference to the board|differ by up to) [0-9.e+-]+", r"\1 *", line)
     if not same_compiler():
         line = re.sub(r"^(stack|flash) .*", r"\1 *", line)
         line = re.sub(r"\| [0-9,]+ B \| (?=[0-9,]+ \|)", "| * | ", line)

@@ -76,7 +76,7 @@ def test_the_firmware_learns_in_qemu_what_the_host_learns() -> None:
     assert re.search(r"model file vs numpy reference +max error \S+ +ok\n", checks)
     assert re.search(r"C on this machine vs numpy reference +max error \S+ +ok\n", checks)
     assert re.search(r"C in QEMU mps2-an500 vs this machine +identical bytes +ok\n", checks)
-    assert re.search(r"loss before each update, on samples 1 to 3 of your 700: (\S+, ){2}\S+", " ".join(checks.split()))
+    assert re.search(r"losses before updates, on samples 1 to 3 of 700: (\S+, ){2}\S+", " ".join(checks.split()))
     assert "equal      yes: every printed number and all 24,576 bytes" in text
     assert page.differences() == [], "`make docs` writes the page anew"
 

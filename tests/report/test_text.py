@@ -109,16 +109,20 @@ def test_losses_of_random_samples_are_not_shown_as_learning() -> None:
 @pytest.mark.parametrize(
     ("losses", "samples", "text"),
     [
-        ((0.5, 3.0, 25.5), 600, "on samples 1 to 3 of your 600: 0.5, 3, 25.5"),
-        ((2.0,), 600, "on sample 1 of your 600: 2"),
-        ((2.0, 9e26, 0.0, 1.0, 0.25), 5, "on samples 1 to 5 of your 5: 2 first, 0.25 last, 9e+26 at most"),
-        ((2.0, 1.0, 0.5), 2, "on your 2 samples in turn: 2, 1, 0.5"),
+        ((0.5, 3.0, 25.5), 600, "losses before updates, on samples 1 to 3 of 600: 0.5, 3, 25.5"),
+        ((2.0,), 600, "loss before an update, on sample 1 of 600: 2"),
+        (
+            (2.0, 9e26, 0.0, 1.0, 0.25),
+            5,
+            "losses before updates, on samples 1 to 5 of 5: 2 first, 0.25 last, 9e+26 at most",
+        ),
+        ((2.0, 1.0, 0.5), 2, "losses before updates, on 2 samples in turn: 2, 1, 0.5"),
     ],
 )
 def test_losses_name_their_samples(losses: tuple[float, ...], samples: int, text: str) -> None:
     """`loss 2.58 -> 13 in 3 steps` read as a training that diverges: these are losses of other samples each."""
     summary = two_layers_summary(verify=replace(VERIFIED, losses=losses), own_samples=samples)
-    assert f" loss before each update, {text} end" in " ".join(" ".join([*success_text(summary), "end"]).split())
+    assert f" {text} end" in " ".join(" ".join([*success_text(summary), "end"]).split())
 
 
 def test_the_source_of_the_loss() -> None:

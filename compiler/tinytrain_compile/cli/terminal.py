@@ -175,10 +175,10 @@ class Terminal:
         for note in done.notes:
             self._row("note", printable(note))
         found = done.agreement
-        judged = f"largest difference {found.outputs or 0:.2g} of outputs up to {found.largest:.3g}"
-        judged = "outputs not compared" if found.outputs is None else f"{judged}, on random samples"
-        judged += "" if found.steps is None else f"; of a stored tensor {plural(round(found.steps), 'step')}"
-        self._row("checked", f"the file vs the device's C: {judged}")
+        judged = f"outputs up to {found.largest:.3g} differ by up to {found.outputs or 0:.2g}"
+        judged = "outputs not compared" if found.outputs is None else judged
+        judged += "" if found.steps is None else f", stored tensors by {plural(round(found.steps), 'step')}"
+        self._row("checked", f"file vs device's C: {judged}")
         if found.on_samples is not None:
             self._row("", on_samples_text(found.on_samples))
         self._path("wrote", f"{out} ({grouped(len(done.file.model))} B){' and its .data' if done.file.data else ''}")
@@ -191,7 +191,7 @@ def on_samples_text(found: OnSamples) -> str:
         for name, form in (("accuracy", "{:.1%}"), ("loss", "{:.4g}"))
         if name in found.device
     ]
-    return f"{found.what}: {'; '.join((*scores, f'largest difference {found.outputs:.2g}'))}"
+    return f"{found.what}: {'; '.join((*scores, f'outputs differ by up to {found.outputs:.2g}'))}"
 
 
 def next_rows(result: Result, options: CompileOptions, width: int) -> Iterator[Row]:

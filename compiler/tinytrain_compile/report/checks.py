@@ -91,7 +91,8 @@ def losses_texts(summary: Summary) -> list[str]:
     said = ", ".join(f"{loss:.3g}" for loss in losses)
     if len(losses) > MOST_LOSSES:
         said = f"{losses[0]:.3g} first, {losses[-1]:.3g} last, {max(losses):.3g} at most"
-    return [f"loss before each update, {_samples_text(summary)}: {said}"]
+    what = "loss before an update" if len(losses) == 1 else "losses before updates"
+    return [f"{what}{_samples_text(summary)}: {said}"]
 
 
 def _samples_text(summary: Summary) -> str:
@@ -99,8 +100,8 @@ def _samples_text(summary: Summary) -> str:
     batch, of = summary.train.batch, summary.own_samples
     used = batch * len(summary.verify.losses)
     which = "sample 1" if used == 1 else f"samples 1 to {used:,}"
-    each = f", {batch} an update" if batch > 1 else ""
-    return f"on your {plural(of, 'sample')} in turn{each}" if used > of else f"on {which} of your {of:,}{each}"
+    each = f" of {batch}" if batch > 1 else ""
+    return f"{each}, on {plural(of, 'sample')} in turn" if used > of else f"{each}, on {which} of {of:,}"
 
 
 def saturation_texts(summary: Summary) -> list[str]:
