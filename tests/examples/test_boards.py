@@ -128,7 +128,7 @@ def test_the_package_s_own_sketch_learns(package: str, project: Project, tmp_pat
     library = _write(package_files(package, project.bundle, facts), tmp_path / "digits")  # type: ignore[arg-type]
     program = sketch_program(library, tmp_path, library / "examples" / "train_digits" / "train_digits.ino")
     printed = run(program, cwd=tmp_path).split()
-    assert printed[::2] == ["loss"] * 10 + ["output"] and float(printed[19]) < 0.5 * float(printed[1])
+    assert printed[::2] == ["loss"] * 10 + ["score"] and float(printed[19]) < 0.5 * float(printed[1])
 
 
 @pytest.mark.parametrize("package", [None, "cmake", "makefile"])
@@ -140,6 +140,23 @@ def test_the_output_s_own_program_learns(package: str | None, project: Project, 
     (commands,) = re.findall(r"^ \* On a PC: (.*) \*/$", (place / "example" / "main.c").read_text(), re.MULTILINE)
     losses = [int(number) for number in re.findall(r"^loss (\d+) / 1000$", run("sh", "-ec", commands, cwd=place), re.M)]
     assert len(losses) == 10 and losses[-1] < 0.5 * losses[0]
+
+
+@pytest.mark.skipif(shutil.which("arm-none-eabi-gcc") is None, reason="arm-none-eabi-gcc is not installed")
+def test_without_an_sdk_the_example_links_once_printf_and_exit_are_replaced(project: Project, tmp_path: Path) -> None:
+    """As docs/on-your-board.md says what a project provides: startup.c, board/link.ld, and a hardware.h of its own."""
+    facts = PackageFacts("digits", load_target("nucleo-f746zg"))
+    place = _write(package_files("cmake", project.bundle, facts), tmp_path)
+    assert "`printf` and `exit`" in PAGE
+    flags = ["-mcpu=cortex-m7", "-mthumb", "-mfloat-abi=hard", "-mfpu=fpv5-sp-d16", "-O2", "-Isrc"]
+    sources = [*place.glob("src/*.c"), "example/main.c", EXAMPLES / "boards" / "startup.c"]
+    command = ["arm-none-eabi-gcc", *flags, *sources, "-T", "board/link.ld", "-nostartfiles", "-o", "firmware"]
+    before = subprocess.run(command, cwd=place, capture_output=True, text=True)
+    assert "undefined reference to `_exit'" in before.stderr
+    hardware = place / "example" / "hardware.h"
+    text = re.sub(r"printf\(\"%s.*;", "(void)what, (void)number;", hardware.read_text())
+    hardware.write_text(re.sub(r"exit\(1\);", "for (;;);", re.sub(r"printf\(.*;|#include <std(io|lib).h>", "", text)))
+    run(*command, cwd=place)
 
 
 @pytest.mark.parametrize("standard", ["gnu11", "c11", "c17"])
