@@ -20,6 +20,7 @@ from markupsafe import Markup
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.ops.base import shown_name
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, analyse, work_of
+from tinytrain_compile.report.checks import losses_texts
 from tinytrain_compile.report.choice import cost_pieces, gain_pieces, rule_texts, tried_pieces
 from tinytrain_compile.report.flash_and_ram import code_bytes, code_pieces, const_bytes, ram_pieces
 from tinytrain_compile.report.layout import bytes_text, grouped, macs_text, plural, printable, share
@@ -98,6 +99,7 @@ def _page(summary: Summary) -> Mapping[str, Any]:
         "ram": ram,
         "flash": flash,
         "agreement": agreement,
+        "agreed_on": next(iter(pieces_of("agreement", summary)), ""),  # how many samples
         "update_counts": update_counts(summary),
         "untrained": [(head.removesuffix(":"), ", ".join(names)) for head, names in untrained_texts(summary)],
         "losses": _loss_curve(summary),
@@ -295,7 +297,7 @@ def _loss_curve(summary: Summary) -> Mapping[str, Any] | None:
         f"{300 * index / (len(losses) - 1):.1f},{78 - 76 * (loss - low) / reach:.1f}"
         for index, loss in enumerate(losses)
     ]
-    return {"points": " ".join(points), "texts": texts}
+    return {"points": " ".join(points), "texts": texts, "said": "; ".join(losses_texts(summary))}
 
 
 # ---- what every page needs -------------------------------------------------------------------------------------------

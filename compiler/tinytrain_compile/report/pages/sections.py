@@ -207,5 +207,5 @@ def agreement_rows(summary: Summary) -> list[tuple[str, str, str]]:
         rows.insert(0, ("Same top class", f"{known.top1_agreement:.1%}", ""))
     if known.accuracy is not None:
         floats = "" if known.float_accuracy is None else f"{known.float_accuracy:.1%}"
-        rows.insert(0, ("Accuracy before training", f"{known.accuracy:.1%}", floats))
+        rows.insert(0, ("Accuracy", f"{known.accuracy:.1%}", floats))
     return rows
