@@ -205,7 +205,10 @@ def next_rows(result: Result, options: CompileOptions, width: int) -> Iterator[R
         quote(printable(str(path))) for path in (options.model, options.data or "FILE.npz", options.out)
     )
     if "epochs" in options.given:  # finetune has recommended these: what follows is the way back
-        yield command("later", ("tinytrain-compile export", model, f"--project {out}", "--checkpoint FILE"), width)
+        again = (("--calib", options.calib), ("--weights", options.weights))
+        files = [f"{flag} {quote(printable(str(path)))}" for flag, path in again if path is not None]
+        words = ("tinytrain-compile export", model, f"--project {out}", *files, "--checkpoint FILE")
+        yield command("later", words, width)
     elif not options.inference_only:
         yield command("try", ("tinytrain-compile finetune", model, f"--data {data}"), width)
     yield row("digest", [f"sha256 {result.digest[:16]}"], width)
