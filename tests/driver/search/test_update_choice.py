@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -281,7 +282,10 @@ def test_the_report_says_how_it_was_chosen(tmp_path: Path) -> None:
     assert choice["gains"].startswith("prior")
     assert any(one["effort"] == "full" and one["fits"] for one in choice["rounds"])
     assert f"{choice['gain']:.1f} (prior" in done.out and "PROVEN BEST" in done.out
-    assert any("10,240 B more" in why for why in choice["why"])
+    (more,) = re.findall(r"10,240 B more: gain \+(\S+) by the model", " ".join(choice["why"]))
+    layers = report(tmp_path / "auto")["update"]
+    assert len(layers) == 4, "what 10 KB more would hold is all of them, which had been planned and was too large"
+    assert choice["gain"] + float(more) == pytest.approx(sum(one["total_parameters"] ** 0.5 for one in layers), abs=0.1)
     whole = run(path, "--dry-run", "--arena", "64KB").check_success()
     assert "auto: last:4" in whole.out and "\ngain " not in whole.out
 
