@@ -21,7 +21,8 @@ _WAYS = {
         f"then export: {_TORCH}",
     ),
     "keras": ("is a Keras model", f"export it in Python: {_KERAS}"),
-    "tflite": ("is a LiteRT (TFLite) model", "convert it: python -m tf2onnx.convert --tflite {file} --output {onnx}"),
+    "tflite": ("is a LiteRT (TFLite) model", "use it where a model is read; nothing is written into one yet"),
+    "no tflite": ("is named like a LiteRT (TFLite) model and is none", "copy or convert the model again"),
     "saved model": (
         "is a TensorFlow SavedModel",
         "convert it: python -m tf2onnx.convert --saved-model {folder} --output {onnx}",
@@ -46,17 +47,24 @@ _ENDINGS = {
     **dict.fromkeys((".pt", ".pth", ".ckpt", ".pt2", ".ptl"), "torch"),
     ".safetensors": "safetensors",
     **dict.fromkeys((".keras", ".h5", ".hdf5"), "keras"),
-    **dict.fromkeys((".tflite", ".lite"), "tflite"),
+    **dict.fromkeys((".tflite", ".lite"), "no tflite"),
     ".pb": "graph",
     **dict.fromkeys((".pkl", ".pickle", ".joblib"), "pickle"),
     **dict.fromkeys((".ort", ".engine", ".trt", ".pte", ".mlmodel", ".bin", ".xml"), "compiled"),
     **dict.fromkeys((".npz", ".npy", ".csv"), "data"),
 }
+
+
+def is_tflite(data: bytes) -> bool:
+    """Tell whether a file begins like a model of LiteRT, which is read, too (frontend/tflite)."""
+    return data[4:8] == b"TFL3"
+
+
 _STARTS: tuple[tuple[Callable[[bytes], bool], str], ...] = (
     (lambda start: not start, "empty"),
     (lambda start: start.startswith(b"version https://git-lfs"), "lfs"),
     (lambda start: start.lstrip()[:1] == b"<", "page"),
-    (lambda start: start[4:8] == b"TFL3", "tflite"),
+    (lambda start: is_tflite(start), "tflite"),
     (lambda start: start.startswith(b"\x89HDF"), "keras"),
 )
 """Whether a file begins like a kind. These are sure, and so count more than its name."""

@@ -27,8 +27,12 @@ _IR_VERSION_TAG = 0x08
 
 
 def read_proto(path: Path) -> onnx.ModelProto:
-    """Parse a model file. Errors: E0201 unreadable, E0213 not ONNX, E0214 damaged, E0217 too large, E0202 no graph."""
-    data = _read(path)
+    """Parse an ONNX file. Errors: those of read_bytes and parse_proto."""
+    return parse_proto(path, read_bytes(path))
+
+
+def parse_proto(path: Path, data: bytes) -> onnx.ModelProto:
+    """Parse the bytes of a file. Errors: E0213 not ONNX, E0214 damaged, E0202 no graph."""
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(data)
@@ -65,8 +69,8 @@ def _unreadable(path: Path, data: bytes, damaged: bool) -> CompileError:
     return CompileError("E0213", path.name, "this is not an ONNX file", way)
 
 
-def _read(path: Path) -> bytes:
-    """Return the bytes of a model, which may come through a pipe."""
+def read_bytes(path: Path) -> bytes:
+    """Return the bytes of a model, which may come through a pipe. E0201 unreadable, E0217 too large."""
     try:
         return read_file(path, MOST_DATA_BYTES, pipe=True)
     except OSError as error:

@@ -1,0 +1,218 @@
+"""Bytes of a .tflite file -> TfliteFile. The only user of the packages tflite and flatbuffers, which check no bounds.
+
+Every table is read through _Checked, and every count is compared with the file before anything is made of it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from typing import Any
+
+import flatbuffers.table
+import numpy as np
+import tflite
+
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.frontend.file.protobuf import check_dims, check_finite
+from tinytrain_compile.frontend.tflite.file import ABSENT, Operator, Scales, Subgraph, Tensor, TfliteFile
+from tinytrain_compile.ir.types import Array
+
+MOST_OPERATORS, MOST_OPERANDS, MOST_SUBGRAPHS = 20_000, 1_000, 64
+"""Far more than a network for a microcontroller has: a small hostile file cannot ask for much work."""
+_HELD = frozenset(("float32", "float16", "int8", "uint8", "int16", "int32", "int64", "bool"))
+"""Types of constants."""
+_UNREADABLE = (struct.error, ValueError, IndexError, TypeError, AttributeError, OverflowError, KeyError, RecursionError)
+"""What flatbuffers, its generated classes and numpy raise for offsets and lengths that lead nowhere."""
+
+_CONV = "Padding StrideH StrideW DilationHFactor DilationWFactor FusedActivationFunction"
+_POOL = "Padding StrideH StrideW FilterHeight FilterWidth FusedActivationFunction"
+_OPTIONS = {
+    "ADD": ("AddOptions", "FusedActivationFunction"),
+    "AVERAGE_POOL_2D": ("Pool2DOptions", _POOL),
+    "CALL_ONCE": ("CallOnceOptions", "InitSubgraphIndex"),
+    "CONCATENATION": ("ConcatenationOptions", "Axis FusedActivationFunction"),
+    "CONV_2D": ("Conv2DOptions", _CONV),
+    "DEPTHWISE_CONV_2D": ("DepthwiseConv2DOptions", _CONV),
+    "FULLY_CONNECTED": ("FullyConnectedOptions", "FusedActivationFunction WeightsFormat"),
+    "LEAKY_RELU": ("LeakyReluOptions", "Alpha"),
+    "MAX_POOL_2D": ("Pool2DOptions", _POOL),
+    "MUL": ("MulOptions", "FusedActivationFunction"),
+    "PACK": ("PackOptions", "Axis"),
+    "RESIZE_BILINEAR": ("ResizeBilinearOptions", "AlignCorners HalfPixelCenters"),
+    "RESIZE_NEAREST_NEIGHBOR": ("ResizeNearestNeighborOptions", "AlignCorners HalfPixelCenters"),
+    "SOFTMAX": ("SoftmaxOptions", "Beta"),
+    "STRIDED_SLICE": ("StridedSliceOptions", "BeginMask EndMask EllipsisMask NewAxisMask ShrinkAxisMask Offset"),
+    "SUB": ("SubOptions", "FusedActivationFunction"),
+    "TRANSPOSE_CONV": ("TransposeConvOptions", "Padding StrideH StrideW FusedActivationFunction"),
+    "VAR_HANDLE": ("VarHandleOptions", "SharedName Container"),
+}
+"""Operator -> its class of options, and which of them count here. What they say too is in the shapes of others."""
+
+
+def _names(enum: Any) -> dict[int, str]:
+    return {value: name for name, value in vars(enum).items() if isinstance(value, int)}
+
+
+_OPERATORS, _TYPES, _CHOICES = map(_names, (tflite.BuiltinOperator, tflite.TensorType, tflite.BuiltinOptions))
+
+
+def parse(name: str, data: bytes) -> TfliteFile:
+    """Return what a file holds. E0214 for a damaged one; E0216, E0217, E0204 ... as for tensors of an ONNX file."""
+    try:
+        return _Reader(name, data).file()
+    except _UNREADABLE as problem:
+        raise _damaged(name, "an offset or a length leads out of it") from problem
+
+
+def _damaged(name: str, what: str) -> CompileError:
+    return CompileError("E0214", name, f"the file breaks off or is garbled: {what}", "copy or download it again")
+
+
+class _Checked(flatbuffers.table.Table):
+    """A table whose reads lie inside the file: struct takes negative places for such from the end."""
+
+    def Get(self, flags: Any, off: int) -> Any:
+        if off < 0:
+            raise ValueError("a place in front of the file")
+        return super().Get(flags, off)
+
+    def Indirect(self, off: int) -> int:
+        if off < 0:
+            raise ValueError("a place in front of the file")
+        return super().Indirect(off)
+
+
+class _Reader:
+    def __init__(self, name: str, data: bytes) -> None:
+        self._name, self._data = name, data
+        self._sound = set[tuple[int, str]]()
+        self._model = self._checked(tflite.Model.GetRootAs(data, 0))
+        self._buffers = self._tables(self._model, "Buffers")
+        self._codes = [self._code(one) for one in self._tables(self._model, "OperatorCodes")]
+
+    def file(self) -> TfliteFile:
+        graphs = self._tables(self._model, "Subgraphs", MOST_SUBGRAPHS)
+        if not graphs:
+            raise CompileError("E0202", self._name, "the model has no graph", "convert the model again")
+        return TfliteFile(self._name, tuple(self._subgraph(index, graph) for index, graph in enumerate(graphs)))
+
+    # ---- tables -----------------------------------------------------------------------------------------------------
+
+    def _checked(self, table: Any) -> Any:
+        table._tab = _Checked(self._data, table._tab.Pos)
+        return table
+
+    def _tables(self, owner: Any, field: str, most: int = MOST_OPERATORS) -> list[Any]:
+        count = getattr(owner, f"{field}Length")()
+        if count > most:
+            what = f"{count} {field.lower()}, {most} are read"
+            raise CompileError("E0217", self._name, what, "use a model that a microcontroller can hold")
+        return [self._checked(getattr(owner, field)(index)) for index in range(count)]
+
+    def _vector(self, owner: Any, field: str, most: int = MOST_OPERANDS) -> list[Any]:
+        count = getattr(owner, f"{field}Length")()
+        if count > most:
+            raise _damaged(self._name, f"{count} elements in {field}")
+        return getattr(owner, f"{field}AsNumpy")().tolist() if count else []
+
+    @staticmethod
+    def _text(value: Any) -> str:
+        return value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
+
+    def _code(self, code: Any) -> str:
+        """Return the operator: files of both ages of the schema, whose first had a byte for it."""
+        number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
+        name = _OPERATORS.get(number, f"operator {number}")
+        return f"CUSTOM {self._text(code.CustomCode())}" if name == "CUSTOM" else name
+
+    # ---- parts ------------------------------------------------------------------------------------------------------
+
+    def _subgraph(self, index: int, graph: Any) -> Subgraph:
+        where = f"{self._name}, subgraph {index}" if index else self._name
+        found = self._tables(graph, "Tensors")
+        given = [self._text(one.Name()) for one in found]
+        times = Counter(given)
+        names = [one if one and times[one] == 1 else f"{one or 'tensor'}_{k}" for k, one in enumerate(given)]
+        if len(set(names)) < len(names):
+            names = [f"tensor_{k}" for k in range(len(names))]
+        tensors = tuple(self._tensor(one, name) for one, name in zip(found, names, strict=True))
+        inputs, outputs = (tuple(self._vector(graph, field)) for field in ("Inputs", "Outputs"))
+        operators = tuple(self._operator(k, one, tensors) for k, one in enumerate(self._tables(graph, "Operators")))
+        used = {k for one in operators for k in (*one.inputs, *one.outputs)} - {ABSENT} | {*inputs, *outputs}
+        wrong = next((k for k in sorted(used) if not 0 <= k < len(tensors)), None)
+        if wrong is not None:
+            raise _damaged(where, f"it uses tensor {wrong}, and has {len(tensors)}")
+        return Subgraph(tensors, operators, inputs, outputs)
+
+    def _operator(self, index: int, operator: Any, tensors: tuple[Tensor, ...]) -> Operator:
+        code = operator.OpcodeIndex()
+        if code >= len(self._codes):
+            raise _damaged(self._name, f"operator {index} has code {code} of {len(self._codes)}")
+        op = self._codes[code]
+        inputs, outputs = (tuple(self._vector(operator, field)) for field in ("Inputs", "Outputs"))
+        named = next((tensors[k].name for k in (*outputs, *inputs) if 0 <= k < len(tensors)), str(index))
+        return Operator(named, op, inputs, outputs, self._options(operator, op, named))
+
+    def _options(self, operator: Any, op: str, name: str) -> dict[str, int | float | str]:
+        if op not in _OPTIONS:
+            return {}
+        kind, fields = _OPTIONS[op]
+        table, found = operator.BuiltinOptions(), _CHOICES.get(operator.BuiltinOptionsType())
+        if table is None or found != kind:
+            what = f"its options are {found}, not {kind}"
+            raise CompileError("E0229", f"operator {name} ({op})", what, "convert the model again")
+        options = getattr(tflite, kind)()
+        options.Init(self._data, table.Pos)
+        self._checked(options)
+        values = {field: getattr(options, field)() for field in fields.split()}
+        return {field: self._text(v) if v is None or isinstance(v, bytes) else v for field, v in values.items()}
+
+    def _tensor(self, tensor: Any, name: str) -> Tensor:
+        where = f"tensor {name}"
+        kind = _TYPES.get(tensor.Type(), f"type {tensor.Type()}").lower()
+        shape = tuple(self._vector(tensor, "Shape"))
+        check_dims(where, shape)
+        if tensor.Sparsity() is not None:
+            raise CompileError("E0223", where, "sparse weights cannot be read", "convert with dense ones")
+        return Tensor(name, shape, kind, self._scales(tensor, where), self._held(tensor, where, kind, shape),
+                      bool(tensor.IsVariable()))  # fmt: skip
+
+    def _scales(self, tensor: Any, where: str) -> Scales | None:
+        found = tensor.Quantization()
+        if found is None:
+            return None
+        self._checked(found)
+        most = len(self._data) // 4
+        scale = np.asarray(self._vector(found, "Scale", most), np.float32)
+        zero = np.asarray(self._vector(found, "ZeroPoint", most), np.int64)
+        if not scale.size:
+            return None
+        zero = zero if zero.size else np.zeros(1, np.int64)
+        if not bool((np.isfinite(scale) & (scale > 0)).all()) or zero.size not in (1, scale.size):
+            what = "a scale is not above 0" if zero.size in (1, scale.size) else f"{zero.size} zero points"
+            raise CompileError("E0212", where, f"{what} ({scale.size} scales)", "convert the model again")
+        return Scales(scale, zero, found.QuantizedDimension())
+
+    def _held(self, tensor: Any, where: str, kind: str, shape: tuple[int, ...]) -> Array | None:
+        """Return the data of a constant, a view of the file."""
+        index = tensor.Buffer()
+        if index >= len(self._buffers):
+            raise _damaged(self._name, f"{where} is in buffer {index} of {len(self._buffers)}")
+        buffer = self._buffers[index]
+        if buffer.Offset() > 1:
+            what = "its data lie behind the file's tables"
+            raise CompileError("E0223", where, what, "convert a model of less than 2 GB")
+        if not buffer.DataLength():
+            return None
+        if kind not in _HELD:
+            return None  # a type that no network here computes with: who reads it says so
+        dtype = np.dtype(kind).newbyteorder("<")
+        raw = buffer.DataAsNumpy()
+        if raw.size != int(np.prod(shape, dtype=object)) * dtype.itemsize:
+            what = f"shape {list(shape)} of {kind} against {raw.size} bytes of data"
+            raise CompileError("E0216", where, what, "copy or convert the model again")
+        if (index, kind) not in self._sound:  # tensors may share a buffer
+            check_finite(raw.view(dtype), where)
+            self._sound.add((index, kind))
+        return raw.view(dtype).reshape(shape)
