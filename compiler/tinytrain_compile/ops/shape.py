@@ -204,8 +204,8 @@ def _reduce(arrays: tuple[Any, ...], attrs: ReduceAttrs) -> tuple[Array, ...]:
 
 
 def _expand_exact(arrays: tuple[Any, ...], attrs: ExpandAttrs) -> tuple[Array, ...]:
-    (x,) = arrays
-    return (scaled(np.array(np.broadcast_to(x, attrs.shape)), attrs.scale),)
+    (x,) = (np.array(np.broadcast_to(array, attrs.shape)) for array in arrays)
+    return (x if attrs.scale == 1.0 else scaled(x, attrs.scale),)  # integers stay integers
 
 
 def _reduce_exact(arrays: tuple[Any, ...], attrs: ReduceAttrs) -> tuple[Array, ...]:
