@@ -313,6 +313,14 @@ class CompileOptions:
         metavar="FILE.npz",
     )
 
+    max_window: int | None = _model(
+        None,
+        "Longest window, in frames of the input, to which a .tflite file with state may be unrolled (docs/tflite.md). "
+        "[default: 512]",
+        metavar="FRAMES",
+        limits=(1, 1 << 20),
+    )
+
     # ---- memory -----------------------------------------------------------------------------------------------------
 
     memories: Mapping[str, int] = _memory(

@@ -7,11 +7,16 @@ import onnx
 from tinytrain_compile.errors import CompileError
 
 
+MOST_FRAMES = 512
+"""--max-window, unless the user says otherwise."""
+
+
 def translated(name: str, data: bytes, max_window: int | None = None) -> onnx.ModelProto:
     """Return the ONNX model of a file; one with state is unrolled to the window that its output depends on.
 
-    max_window: longest window, in frames of the input; None: any. Errors: E0114 without the packages that read it; E02xx for a
-    file that cannot be used; E0501 with one line per operator for what cannot be translated.
+    max_window: longest window, in frames of the input; 0: any; None: MOST_FRAMES. Errors: E0114 without the packages
+    that read it; E02xx for a file that cannot be used; E0113 for a window of a file without state; E0501 with one line
+    per operator for what cannot be translated.
     """
     try:
         from tinytrain_compile.frontend.tflite.reader import parse
@@ -20,6 +25,9 @@ def translated(name: str, data: bytes, max_window: int | None = None) -> onnx.Mo
             raise
         what = f"the Python package {missing.name} reads .tflite files, and is not installed"
         raise CompileError("E0114", name, what, "pip install 'tinytrain-compile[tflite]'") from missing
-    from tinytrain_compile.frontend.tflite.convert import in_onnx
+    from tinytrain_compile.frontend.tflite.convert import has_state, in_onnx
 
-    return in_onnx(parse(name, data), max_window)
+    file = parse(name, data)
+    if max_window and not has_state(file):
+        raise CompileError("E0113", "--max-window", "is for .tflite files with state", "leave it out")
+    return in_onnx(file, MOST_FRAMES if max_window is None else max_window)

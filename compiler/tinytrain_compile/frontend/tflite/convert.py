@@ -15,10 +15,15 @@ from tinytrain_compile.frontend.tflite.table import HANDLERS
 from tinytrain_compile.frontend.tflite.translate import Translation
 
 
-def in_onnx(file: TfliteFile, max_window: int | None) -> onnx.ModelProto:
+def has_state(file: TfliteFile) -> bool:
+    """Tell whether a file keeps something from one call to the next."""
+    return any(operator.op in STATE for operator in file.subgraphs[0].operators)
+
+
+def in_onnx(file: TfliteFile, max_window: int) -> onnx.ModelProto:
     """Return the ONNX model of a file. E0501 with one line for each operator that has no translation."""
     graph = file.subgraphs[0]
-    if any(operator.op in STATE for operator in graph.operators):
+    if has_state(file):
         from tinytrain_compile.frontend.tflite.window import unrolled
 
         graph = unrolled(file, max_window)

@@ -132,8 +132,7 @@ def _pad(to: Translation, operator: Operator) -> None:
 def _resize(to: Translation, operator: Operator) -> None:
     x, k = operator.input(0), operator.outputs[0]
     nearest = operator.op == "RESIZE_NEAREST_NEIGHBOR"
-    if nearest:
-        check_moved(to, operator)
+    check_moved(to, operator)  # interpolated, as integers
     if len(to.tensor(x).shape) != len(to.tensor(k).shape) or len(to.tensor(x).shape) != 4:
         raise Refused("input", f"its shape is {list(to.tensor(x).shape)}", "batch, height, width, channels")
     n, height, width, channels = to.tensor(k).shape

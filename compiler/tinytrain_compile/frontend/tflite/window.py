@@ -19,13 +19,12 @@ from tinytrain_compile.frontend.tflite.layers import SAME
 from tinytrain_compile.frontend.tflite.rings import PATTERN, STATE, Ring, find_rings
 from tinytrain_compile.frontend.tflite.slices import constant_bounds
 
-_CONVS = {"CONV_2D": 1, "DEPTHWISE_CONV_2D": 1}
+_CONVS = frozenset(("CONV_2D", "DEPTHWISE_CONV_2D"))
 _POOLS = frozenset(("AVERAGE_POOL_2D", "MAX_POOL_2D"))
 _SLICES = frozenset(("SLICE", "STRIDED_SLICE"))
-_ROW_BY_ROW = frozenset(
-    """ADD SUB MUL RELU RELU6 RELU_N1_TO_1 LEAKY_RELU PRELU LOGISTIC TANH HARD_SWISH QUANTIZE DEQUANTIZE CONCATENATION
-    SPLIT SPLIT_V SOFTMAX""".split()
-)
+_ACTIVATIONS = "RELU RELU6 RELU_N1_TO_1 LEAKY_RELU PRELU LOGISTIC TANH HARD_SWISH SOFTMAX"
+_OTHERS = "ADD SUB MUL QUANTIZE DEQUANTIZE CONCATENATION SPLIT SPLIT_V"
+_ROW_BY_ROW = frozenset((*_ACTIVATIONS.split(), *_OTHERS.split()))
 """Operators that make each row of its own row, and keep the axes."""
 _SHAPES = frozenset(("RESHAPE", "SQUEEZE", "EXPAND_DIMS"))
 _ENDS = frozenset(("FULLY_CONNECTED", "MEAN"))
@@ -34,8 +33,8 @@ _DATA_SECOND = {"SPLIT": 1}
 """Place of the data where it is not the first operand."""
 
 
-def unrolled(file: TfliteFile, max_window: int | None) -> Subgraph:
-    """Return the stateless graph of a window. max_window: frames of the input that it may have; None: any.
+def unrolled(file: TfliteFile, max_window: int) -> Subgraph:
+    """Return the stateless graph of a window. max_window: frames of the input that it may have; 0: any.
 
     E0501 for state that is no ring, or an operator that rows cannot pass; E0217 for a longer window.
     """
@@ -77,7 +76,7 @@ class _Unrolling:
         ]
         self._rows = dict[int, _Rows]()
 
-    def run(self, max_window: int | None) -> Subgraph:
+    def run(self, max_window: int) -> Subgraph:
         self._find_axes()
         for operator in self._operators:
             self._count(operator)
@@ -233,10 +232,10 @@ class _Unrolling:
         window, stride = self._window(operator)
         return (need - 1) * stride + window
 
-    def _check_length(self, max_window: int | None) -> None:
+    def _check_length(self, max_window: int) -> None:
         frames = max(self._rows[k].need for k in self._graph.inputs)
         sizes = [self._lengthened(k, one).size for k, one in enumerate(self._graph.tensors) if k in self._rows]
-        if max_window is not None and frames > max_window:
+        if 0 < max_window < frames:
             what = f"its output depends on a window of {frames} frames, whose activations take {sum(sizes):,} B"
             raise CompileError("E0217", self._file.name, what, f"--max-window {frames}, if there is so much memory")
 

@@ -17,21 +17,31 @@ from tinytrain_compile.frontend.file.protobuf import is_gradient_graph, parse_pr
 from tinytrain_compile.ir.imported import FileTraining
 
 TRAINING_MODEL = "training_model.onnx"
+ANY_WINDOW = 0
+"""--max-window for a file that has been read before."""
 
 
 def read_training_file(
-    path: Path, weights: Path | None = None, max_window: int | None = None
+    path: Path, weights: Path | None = None, max_window: int | None = ANY_WINDOW
 ) -> tuple[onnx.ModelProto, FileTraining | None]:
     """Return the model of a file or folder, up to its loss, and what the file says about training; None: nothing.
 
-    weights: an .npz with weights that the file leaves open; max_window: frames of a .tflite file with state, None: any.
-    Errors: those of read_proto and of frontend/tflite, E0201 and E0213 for a folder of something else; E0231 for a training graph that cannot be taken over; E0105 for weights.
+    weights: an .npz with weights that the file leaves open. max_window: frames to which a .tflite file with state may
+    be unrolled; None: as many as by default. Errors: those of read_proto and of frontend/tflite, E0201 and E0213 for a
+    folder of something else; E0231 for a training graph that cannot be taken over; E0105 for weights.
     """
     file = model_file(path)
     if file != path and not file.exists():
         raise foreign_folder(path)
     path, data = file, read_bytes(file)
-    proto = _from_tflite(file, data, max_window) if is_tflite(data) else parse_proto(file, data)
+    if is_tflite(data):
+        from tinytrain_compile.frontend.tflite import translated
+
+        proto = translated(path.name, data, max_window)
+    elif max_window:
+        raise CompileError("E0113", "--max-window", "is for .tflite files with state", "leave it out")
+    else:
+        proto = parse_proto(path, data)
     if is_gradient_graph(proto):
         from tinytrain_compile.frontend.training_file.gradient_graph import read_gradient_graph
 
@@ -44,12 +54,6 @@ def read_training_file(
 
         return read_training_info(proto, path.parent)
     return proto, None
-
-
-def _from_tflite(path: Path, data: bytes, max_window: int | None) -> onnx.ModelProto:
-    from tinytrain_compile.frontend.tflite import translated
-
-    return translated(path.name, data, max_window)
 
 
 def model_file(path: Path) -> Path:
