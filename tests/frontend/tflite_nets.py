@@ -104,12 +104,17 @@ class Layers:
         shape = (1, kh, kw, channels) if depthwise else (channels, kh, kw, inputs // groups)
         spread = 1 / np.sqrt(kh * kw * (1 if depthwise else inputs // groups))
         name = self.name("dw" if depthwise else "conv")
-        w, scale = self.weights(f"{name}/w", spread * self.random.standard_normal(shape), 3 if depthwise else 0, per_channel)
+        w, scale = self.weights(
+            f"{name}/w", spread * self.random.standard_normal(shape), 3 if depthwise else 0, per_channel
+        )
         operands = [x.index, w]
         if bias:
             operands.append(self.bias(f"{name}/b", 0.2 * self.random.standard_normal(channels), x, scale))
         reach = ((kh - 1) * dh + 1, (kw - 1) * dw + 1)
-        rows = [-(-n // s) if pad == "SAME" else (n - r) // s + 1 for n, r, s in zip(x.shape[1:3], reach, (sh, sw), strict=True)]
+        rows = [
+            -(-n // s) if pad == "SAME" else (n - r) // s + 1
+            for n, r, s in zip(x.shape[1:3], reach, (sh, sw), strict=True)
+        ]
         y = self.made(name, (1, *rows, channels))
         more = {"DepthMultiplier": channels // inputs} if depthwise else {}
         self.file.operator("DEPTHWISE_CONV_2D" if depthwise else "CONV_2D", operands, [y.index],
@@ -117,7 +122,9 @@ class Layers:
                            DilationHFactor=dh, DilationWFactor=dw, FusedActivationFunction=ACTIVATIONS[act], **more)  # fmt: skip
         return y
 
-    def dense(self, x: T, outputs: int, act: str = "", bias: bool = True, per_channel: bool = False, keep: bool = False) -> T:
+    def dense(
+        self, x: T, outputs: int, act: str = "", bias: bool = True, per_channel: bool = False, keep: bool = False
+    ) -> T:
         inputs = x.shape[-1] if keep else int(np.prod(x.shape))
         name = self.name("dense")
         array = self.random.standard_normal((outputs, inputs)) / np.sqrt(inputs)
@@ -145,14 +152,19 @@ class Layers:
 
     def pool(self, x: T, largest: bool, window: Any, stride: Any, pad: str = "VALID", act: str = "") -> T:
         (kh, kw), (sh, sw) = (np.broadcast_to(v, 2).tolist() for v in (window, stride))
-        rows = [-(-n // s) if pad == "SAME" else (n - k) // s + 1 for n, k, s in zip(x.shape[1:3], (kh, kw), (sh, sw), strict=True)]
+        rows = [
+            -(-n // s) if pad == "SAME" else (n - k) // s + 1
+            for n, k, s in zip(x.shape[1:3], (kh, kw), (sh, sw), strict=True)
+        ]
         y = self.made(self.name("pool"), (1, *rows, x.shape[3]), like=x)
         self.file.operator("MAX_POOL_2D" if largest else "AVERAGE_POOL_2D", [x.index], [y.index], "Pool2D",
                            Padding=int(pad != "SAME"), StrideH=sh, StrideW=sw, FilterHeight=kh, FilterWidth=kw,
                            FusedActivationFunction=ACTIVATIONS[act])  # fmt: skip
         return y
 
-    def op(self, op: str, inputs: list[T], shape: Any, tables: Any = (), kind: str = "", same: bool = False, **options: Any) -> T:
+    def op(
+        self, op: str, inputs: list[T], shape: Any, tables: Any = (), kind: str = "", same: bool = False, **options: Any
+    ) -> T:
         """Any operator of one result; tables: int32 constants behind the operands; same: it moves integers."""
         y = self.made(self.name(op), shape, like=inputs[0] if same else None, fixed=FIXED.get(op))
         extra = [self.file.constant(f"{y.name}/{k}", table) for k, table in enumerate(tables)]
@@ -168,7 +180,9 @@ class Layers:
 
     def split(self, x: T, axis: int, sizes: list[int], even: bool) -> list[T]:
         name = self.name("split")
-        parts = [self.made(f"{name}/{k}", (*x.shape[:axis], n, *x.shape[axis + 1 :]), like=x) for k, n in enumerate(sizes)]
+        parts = [
+            self.made(f"{name}/{k}", (*x.shape[:axis], n, *x.shape[axis + 1 :]), like=x) for k, n in enumerate(sizes)
+        ]
         where = self.file.constant(f"{name}/axis", np.int32(axis))
         outputs = [one.index for one in parts]
         if even:
@@ -265,21 +279,29 @@ def _noise(net: Layers, name: str, *shape: int) -> T:
 
 def _joined(net: Layers, x: T) -> T:
     a, b = net.split(x, 3, [2, 2], even=True)
-    y = net.op("CONCATENATION", [b, a, b], (1, 7, 6, 6), kind="Concatenation", same=True, Axis=3, FusedActivationFunction=0)
-    return net.op("CONCATENATION", [y, y], (1, 14, 6, 6), kind="Concatenation", same=True, Axis=-3, FusedActivationFunction=0)
+    y = net.op(
+        "CONCATENATION", [b, a, b], (1, 7, 6, 6), kind="Concatenation", same=True, Axis=3, FusedActivationFunction=0
+    )
+    return net.op(
+        "CONCATENATION", [y, y], (1, 14, 6, 6), kind="Concatenation", same=True, Axis=-3, FusedActivationFunction=0
+    )
 
 
 def _parts(net: Layers, x: T) -> T:
     a, b, _ = net.split(x, 1, [2, 3, 2], even=False)
     masks = {"BeginMask": 0, "EndMask": 8, "EllipsisMask": 0, "NewAxisMask": 0, "ShrinkAxisMask": 0}
-    a = net.op("STRIDED_SLICE", [a], (1, 1, 3, 4), [[0, -1, 0, 0], [1, 2, 6, 0], [1, 1, 2, 1]], "StridedSlice", True, **masks)
+    a = net.op(
+        "STRIDED_SLICE", [a], (1, 1, 3, 4), [[0, -1, 0, 0], [1, 2, 6, 0], [1, 1, 2, 1]], "StridedSlice", True, **masks
+    )
     b = net.op("SLICE", [b], (1, 1, 3, 4), [[0, 1, 2, 0], [1, 1, 3, -1]], "Slice", True)
     return net.binary("ADD", a, b)
 
 
 def _shrunk(net: Layers, x: T) -> T:
     masks = {"BeginMask": 13, "EndMask": 13, "EllipsisMask": 0, "NewAxisMask": 0, "ShrinkAxisMask": 2}
-    return net.op("STRIDED_SLICE", [x], (1, 6, 4), [[0, 3, 0, 0], [0, 4, 0, 0], [1, 1, 1, 1]], "StridedSlice", True, **masks)
+    return net.op(
+        "STRIDED_SLICE", [x], (1, 6, 4), [[0, 3, 0, 0], [0, 4, 0, 0], [1, 1, 1, 1]], "StridedSlice", True, **masks
+    )
 
 
 def _views(net: Layers, x: T) -> T:
@@ -384,7 +406,9 @@ EXACT = {
     "padv2": _image(_padv2),
     "pack": _image(_packed),
     "logistic": _vector(_plain("LOGISTIC")),
-    "resize nearest": _image(_resized("RESIZE_NEAREST_NEIGHBOR", "ResizeNearestNeighbor", AlignCorners=False, HalfPixelCenters=False)),
+    "resize nearest": _image(
+        _resized("RESIZE_NEAREST_NEIGHBOR", "ResizeNearestNeighbor", AlignCorners=False, HalfPixelCenters=False)
+    ),
 }
 """Operators of which integers are equal to the byte."""
 NEAR = {
@@ -414,4 +438,9 @@ NEAR = {
 }
 """Operators that may be a step off."""
 SHAPES = {**dict.fromkeys((*EXACT, *NEAR), (1, 7, 6, 4)), "spotter": (1, 12, 8, 1)}
-SHAPES |= {name: (1, 24) for name in (*EXACT, *NEAR) if name in ("logistic", "tanh", "softmax") or (name.startswith("dense") and "of an" not in name and "keeps" not in name)}
+SHAPES |= {
+    name: (1, 24)
+    for name in (*EXACT, *NEAR)
+    if name in ("logistic", "tanh", "softmax")
+    or (name.startswith("dense") and "of an" not in name and "keeps" not in name)
+}
