@@ -34,6 +34,7 @@ class Layers:
         self.file, self.ranges, self.io = TfliteWriter(), ranges, io
         self.random = np.random.default_rng(seed)
         self.count = 0
+        self.rings: list[tuple[str, T]] = []
 
     # ---- tensors ----------------------------------------------------------------------------------------------------
 
@@ -96,30 +97,35 @@ class Layers:
 
     # ---- layers -----------------------------------------------------------------------------------------------------
 
-    def conv(self, x: T, channels: int, window: Any = 3, stride: Any = 1, dilation: Any = 1, act: str = "", pad: str = "SAME",
-             depthwise: bool = False, bias: bool = True, per_channel: bool = True, groups: int = 1) -> T:  # fmt: skip
-        """channels: of the result."""
+    def conv(
+        self,
+        x: T,
+        channels: int,
+        window: Any = 3,
+        stride: Any = 1,
+        dilation: Any = 1,
+        act: str = "",
+        pad: str = "SAME",
+        depthwise: bool = False,
+        per_channel: bool = True,
+        groups: int = 1,
+        like: T | None = None,
+    ) -> T:
+        """channels: of the result; like: stored as that one is."""
         (kh, kw), (sh, sw), (dh, dw) = (np.broadcast_to(v, 2).tolist() for v in (window, stride, dilation))
         inputs = x.shape[3]
         shape = (1, kh, kw, channels) if depthwise else (channels, kh, kw, inputs // groups)
         spread = 1 / np.sqrt(kh * kw * (1 if depthwise else inputs // groups))
         name = self.name("dw" if depthwise else "conv")
-        w, scale = self.weights(
-            f"{name}/w", spread * self.random.standard_normal(shape), 3 if depthwise else 0, per_channel
-        )
-        operands = [x.index, w]
-        if bias:
-            operands.append(self.bias(f"{name}/b", 0.2 * self.random.standard_normal(channels), x, scale))
-        reach = ((kh - 1) * dh + 1, (kw - 1) * dw + 1)
-        rows = [
-            -(-n // s) if pad == "SAME" else (n - r) // s + 1
-            for n, r, s in zip(x.shape[1:3], reach, (sh, sw), strict=True)
-        ]
-        y = self.made(name, (1, *rows, channels))
-        more = {"DepthMultiplier": channels // inputs} if depthwise else {}
-        self.file.operator("DEPTHWISE_CONV_2D" if depthwise else "CONV_2D", operands, [y.index],
-                           "DepthwiseConv2D" if depthwise else "Conv2D", Padding=int(pad != "SAME"), StrideH=sh, StrideW=sw,
-                           DilationHFactor=dh, DilationWFactor=dw, FusedActivationFunction=ACTIVATIONS[act], **more)  # fmt: skip
+        array = spread * self.random.standard_normal(shape)
+        w, scale = self.weights(f"{name}/w", array, 3 if depthwise else 0, per_channel)
+        bias = self.bias(f"{name}/b", 0.2 * self.random.standard_normal(channels), x, scale)
+        y = self.made(name, (1, *_sizes(x, ((kh - 1) * dh + 1, (kw - 1) * dw + 1), (sh, sw), pad), channels), like)
+        options = {"StrideH": sh, "StrideW": sw, "DilationHFactor": dh, "DilationWFactor": dw}
+        options |= {"Padding": int(pad != "SAME"), "FusedActivationFunction": ACTIVATIONS[act]}
+        options |= {"DepthMultiplier": channels // inputs} if depthwise else {}
+        op, kind = ("DEPTHWISE_CONV_2D", "DepthwiseConv2D") if depthwise else ("CONV_2D", "Conv2D")
+        self.file.operator(op, [x.index, w, bias], [y.index], kind, **options)
         return y
 
     def dense(
@@ -146,20 +152,15 @@ class Layers:
         if bias:
             operands.append(self.bias(f"{name}/b", 0.2 * self.random.standard_normal(channels), x, scale))
         y = self.made(name, (1, *rows, channels))
-        self.file.operator("TRANSPOSE_CONV", operands, [y.index], "TransposeConv", Padding=int(pad != "SAME"),
-                           StrideH=stride, StrideW=stride, FusedActivationFunction=0)  # fmt: skip
+        self.file.operator("TRANSPOSE_CONV", operands, [y.index], "TransposeConv", Padding=int(pad != "SAME"), StrideH=stride, StrideW=stride, FusedActivationFunction=0)  # fmt: skip
         return y
 
     def pool(self, x: T, largest: bool, window: Any, stride: Any, pad: str = "VALID", act: str = "") -> T:
         (kh, kw), (sh, sw) = (np.broadcast_to(v, 2).tolist() for v in (window, stride))
-        rows = [
-            -(-n // s) if pad == "SAME" else (n - k) // s + 1
-            for n, k, s in zip(x.shape[1:3], (kh, kw), (sh, sw), strict=True)
-        ]
-        y = self.made(self.name("pool"), (1, *rows, x.shape[3]), like=x)
-        self.file.operator("MAX_POOL_2D" if largest else "AVERAGE_POOL_2D", [x.index], [y.index], "Pool2D",
-                           Padding=int(pad != "SAME"), StrideH=sh, StrideW=sw, FilterHeight=kh, FilterWidth=kw,
-                           FusedActivationFunction=ACTIVATIONS[act])  # fmt: skip
+        y = self.made(self.name("pool"), (1, *_sizes(x, (kh, kw), (sh, sw), pad), x.shape[3]), like=x)
+        options = {"StrideH": sh, "StrideW": sw, "FilterHeight": kh, "FilterWidth": kw}
+        options |= {"Padding": int(pad != "SAME"), "FusedActivationFunction": ACTIVATIONS[act]}
+        self.file.operator("MAX_POOL_2D" if largest else "AVERAGE_POOL_2D", [x.index], [y.index], "Pool2D", **options)
         return y
 
     def op(
@@ -192,6 +193,42 @@ class Layers:
             self.file.operator("SPLIT_V", [x.index, table, where], outputs, "SplitV", NumSplits=len(sizes))
         return parts
 
+    def ring(self, x: T, rows: int) -> T:
+        """The last rows of a sequence along axis 1, and x, its new ones."""
+        name, kept = self.name("ring"), (1, rows, *x.shape[2:])
+        handle = self.file.tensor(f"{name}/handle", (), "resource")
+        self.file.operator("VAR_HANDLE", [], [handle], "VarHandle", SharedName=name)
+        held = self.made(f"{name}/read", kept, like=x)
+        self.file.operator("READ_VARIABLE", [handle], [held.index])
+        whole = (1, rows + x.shape[1], *x.shape[2:])
+        joined = self.op(
+            "CONCATENATION", [held, x], whole, (), "Concatenation", True, Axis=1, FusedActivationFunction=0
+        )
+        tables = [[0, -rows, *(0 for _ in x.shape[2:])], [0 for _ in x.shape], [1 for _ in x.shape]]
+        masks = {"EllipsisMask": 0, "NewAxisMask": 0, "ShrinkAxisMask": 0}
+        every = (1 << len(x.shape)) - 1
+        end = self.op(
+            "STRIDED_SLICE", [joined], kept, tables, "StridedSlice", True, BeginMask=every - 2, EndMask=every, **masks
+        )
+        self.file.operator("ASSIGN_VARIABLE", [handle, end.index], [])
+        self.rings.append((name, held))
+        return joined
+
+    def _initialise(self) -> None:
+        """A subgraph that fills the rings with zeros, and its call in front of all else."""
+        self.file.operator("CALL_ONCE", [], [], "CallOnce", InitSubgraphIndex=1)
+        operators = self.file.graphs[0].operators
+        operators.insert(0, operators.pop())
+        self.file.sub()
+        for name, held in self.rings:
+            handle = self.file.tensor(f"{name}/handle", (), "resource")
+            self.file.operator("VAR_HANDLE", [], [handle], "VarHandle", SharedName=name)
+            kind = "float32" if self.ranges is None else "int8"
+            first = np.full(held.shape, held.zero, kind)
+            scale = None if self.ranges is None else held.scale
+            zeros = self.file.tensor(f"{name}/first", held.shape, kind, scale, held.zero, first)
+            self.file.operator("ASSIGN_VARIABLE", [handle, zeros], [])
+
     def finish(self, y: T) -> bytes:
         """The file, its output in the type of its input."""
         if self.ranges is not None and self.io == "uint8":
@@ -199,7 +236,15 @@ class Layers:
             self.file.operator("QUANTIZE", [y.index], [out.index], "Quantize")
             y = out
         self.file.ends([self.first.index], [y.index])
+        if self.rings:
+            self._initialise()
         return self.file.data()
+
+
+def _sizes(x: T, window: tuple[int, int], strides: tuple[int, int], pad: str) -> list[int]:
+    """Rows and columns of what a window makes."""
+    sizes = zip(x.shape[1:3], window, strides, strict=True)
+    return [-(-n // s) if pad == "SAME" else (n - k) // s + 1 for n, k, s in sizes]
 
 
 Recipe = Callable[[Layers], T]
@@ -227,22 +272,13 @@ def opened(data: bytes, kind: str = "BUILTIN_REF") -> Any:
     return made
 
 
-def litert_values(data: bytes, x: np.ndarray) -> dict[str, np.ndarray]:
-    """Every tensor by name, on one sample."""
+def real_values(data: bytes, x: np.ndarray) -> dict[str, np.ndarray]:
+    """Every tensor of float32 by name, on one sample."""
     runner = opened(data)
     runner.set_tensor(runner.get_input_details()[0]["index"], x)
     runner.invoke()
-    return values_of(runner)
-
-
-def values_of(runner: Any) -> dict[str, np.ndarray]:
-    found: dict[str, np.ndarray] = {}
-    for one in runner.get_tensor_details():
-        try:
-            found[one["name"]] = runner.get_tensor(one["index"]).copy()
-        except ValueError:  # of a variable
-            continue
-    return found
+    known = (one for one in runner.get_tensor_details() if one["dtype"] is np.float32)
+    return {one["name"]: runner.get_tensor(one["index"]).copy() for one in known}
 
 
 def measured(recipe: Recipe, shape: tuple[int, ...], count: int = 4) -> dict[str, tuple[float, float]]:
@@ -250,10 +286,9 @@ def measured(recipe: Recipe, shape: tuple[int, ...], count: int = 4) -> dict[str
     data, random = written(recipe), np.random.default_rng(1)
     found: dict[str, tuple[float, float]] = {}
     for _ in range(count):
-        for name, array in litert_values(data, random.standard_normal(shape).astype(np.float32)).items():
-            if array.dtype == np.float32 and array.size:
-                low, high = found.get(name, (np.inf, -np.inf))
-                found[name] = min(low, float(array.min())), max(high, float(array.max()))
+        for name, array in real_values(data, random.standard_normal(shape).astype(np.float32)).items():
+            low, high = found.get(name, (np.inf, -np.inf))
+            found[name] = min(low, float(array.min())), max(high, float(array.max()))
     return found
 
 
@@ -370,6 +405,25 @@ def _spotter(net: Layers) -> T:
         x = net.conv(net.conv(x, 8, depthwise=True, act="RELU"), 8, 1, act="RELU")
     x = net.reshape(net.pool(x, False, (6, 4), (6, 4)), (1, 8))
     return net.op("SOFTMAX", [net.dense(x, 4)], (1, 4), kind="Softmax", Beta=1.0)
+
+
+def rows(net: Layers, x: T, begin: int, end: int) -> T:
+    """Some rows along axis 1."""
+    tables = [[0, begin, 0, 0], [0, end, 0, 0], [1, 1, 1, 1]]
+    masks = {"BeginMask": 13, "EndMask": 13, "EllipsisMask": 0, "NewAxisMask": 0, "ShrinkAxisMask": 0}
+    return net.op("STRIDED_SLICE", [x], (1, end - begin, *x.shape[2:]), tables, "StridedSlice", True, **masks)
+
+
+def streaming(net: Layers) -> T:
+    """Two frames a step, three rings, branches of 3 and 5 rows, of which one reads a row late: a window of 17."""
+    x = net.reshape(net.input((1, 2, 6)), (1, 2, 1, 6))
+    x = net.conv(net.ring(x, 1), 8, (3, 1), (2, 1), pad="VALID", act="RELU")
+    a, b = net.split(net.ring(x, 4), 3, [4, 4], even=False)
+    a = net.conv(rows(net, a, 1, 4), 4, (3, 1), pad="VALID", depthwise=True)
+    b = net.conv(b, 4, (5, 1), pad="VALID", depthwise=True, like=a)
+    x = net.op("CONCATENATION", [a, b], (1, 1, 1, 8), (), "Concatenation", True, Axis=3, FusedActivationFunction=0)
+    x = net.conv(x, 6, 1, act="RELU")
+    return net.op("LOGISTIC", [net.dense(net.reshape(net.ring(x, 3), (1, 24)), 1)], (1, 1))
 
 
 EXACT = {
