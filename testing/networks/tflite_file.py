@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,8 +56,11 @@ class TfliteWriter:
         self._graph.tensors.append((name, list(shape), kind, scale, zero, axis, buffer or 0))
         return len(self._graph.tensors) - 1
 
-    def last_buffer(self) -> int:
-        return len(self._buffers) - 1
+    def count_of_buffers(self) -> int:
+        return len(self._buffers)
+
+    def change_buffer(self, index: int, change: Callable[[bytes], bytes]) -> None:
+        self._buffers[index] = change(self._buffers[index])
 
     def constant(self, name: str, data: Any) -> int:
         """An int32 table."""

@@ -152,7 +152,8 @@ class Layers:
         if bias:
             operands.append(self.bias(f"{name}/b", 0.2 * self.random.standard_normal(channels), x, scale))
         y = self.made(name, (1, *rows, channels))
-        self.file.operator("TRANSPOSE_CONV", operands, [y.index], "TransposeConv", Padding=int(pad != "SAME"), StrideH=stride, StrideW=stride, FusedActivationFunction=0)  # fmt: skip
+        options = {"Padding": int(pad != "SAME"), "StrideH": stride, "StrideW": stride, "FusedActivationFunction": 0}
+        self.file.operator("TRANSPOSE_CONV", operands, [y.index], "TransposeConv", **options)
         return y
 
     def pool(self, x: T, largest: bool, window: Any, stride: Any, pad: str = "VALID", act: str = "") -> T:
@@ -229,8 +230,8 @@ class Layers:
             zeros = self.file.tensor(f"{name}/first", held.shape, kind, scale, held.zero, first)
             self.file.operator("ASSIGN_VARIABLE", [handle, zeros], [])
 
-    def finish(self, y: T) -> bytes:
-        """The file, its output in the type of its input."""
+    def finish(self, y: T) -> None:
+        """Complete the file, its output in the type of its input."""
         if self.ranges is not None and self.io == "uint8":
             out = T(self.file.tensor("y_uint8", y.shape, "uint8", y.scale, y.zero + 128), "y_uint8", y.shape)
             self.file.operator("QUANTIZE", [y.index], [out.index], "Quantize")
@@ -238,7 +239,6 @@ class Layers:
         self.file.ends([self.first.index], [y.index])
         if self.rings:
             self._initialise()
-        return self.file.data()
 
 
 def _sizes(x: T, window: tuple[int, int], strides: tuple[int, int], pad: str) -> list[int]:
@@ -250,9 +250,14 @@ def _sizes(x: T, window: tuple[int, int], strides: tuple[int, int], pad: str) ->
 Recipe = Callable[[Layers], T]
 
 
-def written(recipe: Recipe, ranges: Ranges | None = None, io: str = "int8") -> bytes:
+def writer(recipe: Recipe, ranges: Ranges | None = None, io: str = "int8") -> TfliteWriter:
     net = Layers(ranges, io=io)
-    return net.finish(recipe(net))
+    net.finish(recipe(net))
+    return net.file
+
+
+def written(recipe: Recipe, ranges: Ranges | None = None, io: str = "int8") -> bytes:
+    return writer(recipe, ranges, io).data()
 
 
 # ---- LiteRT ----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import onnx
 
 from tinytrain_compile.errors import CompileError
 
-
 MOST_FRAMES = 512
 """--max-window, unless the user says otherwise."""
 

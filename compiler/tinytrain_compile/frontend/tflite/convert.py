@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
 
 import onnx
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file.model import Refused
-from tinytrain_compile.frontend.tflite.file import TfliteFile
+from tinytrain_compile.frontend.tflite.file import ABSENT, Operator, Subgraph, TfliteFile
 from tinytrain_compile.frontend.tflite.rings import STATE
 from tinytrain_compile.frontend.tflite.table import HANDLERS
 from tinytrain_compile.frontend.tflite.translate import Translation
@@ -23,30 +22,52 @@ def has_state(file: TfliteFile) -> bool:
 def in_onnx(file: TfliteFile, max_window: int) -> onnx.ModelProto:
     """Return the ONNX model of a file. E0501 with one line for each operator that has no translation."""
     graph = file.subgraphs[0]
+    if not graph.outputs:
+        raise CompileError("E0218", file.name, "the model has no output", "convert the model again")
+    for operator in graph.operators:
+        if operator.op in HANDLERS and (not operator.outputs or ABSENT in operator.outputs):
+            where = f"operator {operator.name} ({operator.op})"
+            raise CompileError("E0228", where, "it has no result", "convert the model again")
     if has_state(file):
         from tinytrain_compile.frontend.tflite.window import unrolled
 
+        unknown = {k: _unknown(one) for k, one in enumerate(graph.operators) if one.op not in {*HANDLERS, *STATE}}
+        _raise_if_any(file.name, graph, unknown)
         graph = unrolled(file, max_window)
-    made, refused = Translation(graph), dict[str, str]()
+    try:
+        made = Translation(graph)
+    except Refused as reason:
+        raise CompileError("E0221", f"input {reason.attribute}", reason.reason, f"use {reason.nearest}") from reason
+    refused = dict[int, Refused]()
     for index, operator in enumerate(graph.operators):
         try:
             if operator.op not in HANDLERS:
-                raise Refused("", "there is no such operator in the compiler", _nearest(operator.op, HANDLERS))
+                raise _unknown(operator)
             HANDLERS[operator.op](made, operator)
         except Refused as reason:
-            what = f"{operator.op}, {reason.attribute}" if reason.attribute else operator.op
-            line = f"{index} {operator.name}: {what}: {reason.reason}; nearest supported: {reason.nearest}"
-            refused["".join(c if c.isprintable() else "?" for c in line)[:300]] = operator.op
+            refused[index] = reason
             made.pass_over(operator)
-    if refused:
-        what = f"{len(refused)} of {len(graph.operators)} operators cannot be imported: "
-        what += "; ".join(dict.fromkeys(refused.values()))
-        raise CompileError(
-            "E0501", file.name, what, "replace these operators in the model as listed below", (*refused,)
-        )
+    _raise_if_any(file.name, graph, refused)
     return made.model(file.name)
 
 
-def _nearest(op: str, known: Iterable[str]) -> str:
-    found = difflib.get_close_matches(op, known, n=2, cutoff=0.75)
-    return " or ".join(found) or "none, see docs/tflite.md; write it with the operators there"
+def _unknown(operator: Operator) -> Refused:
+    found = difflib.get_close_matches(operator.op, HANDLERS, n=2, cutoff=0.75)
+    nearest = " or ".join(found) or "none, see docs/tflite.md; write it with the operators there"
+    return Refused("", "there is no such operator in the compiler", nearest)
+
+
+def _raise_if_any(name: str, graph: Subgraph, refused: dict[int, Refused]) -> None:
+    """Raise E0501 with one line for each operator that is refused, by its place in the graph."""
+    if not refused:
+        return
+    lines = list[str]()
+    for index, reason in refused.items():
+        operator = graph.operators[index]
+        what = f"{operator.op}, {reason.attribute}" if reason.attribute else operator.op
+        line = f"{operator.name}: {what}: {reason.reason}; nearest supported: {reason.nearest}"
+        line = "".join(c if c.isprintable() else "?" for c in line)
+        lines.append(line if len(line) <= 300 else line[:297] + "...")
+    kinds = "; ".join(dict.fromkeys(graph.operators[index].op for index in refused))
+    what = f"{len(refused)} of {len(graph.operators)} operators cannot be imported: {kinds}"
+    raise CompileError("E0501", name, what, "replace these operators in the model as listed below", tuple(lines))

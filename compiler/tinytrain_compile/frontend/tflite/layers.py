@@ -161,7 +161,7 @@ def _mean(to: Translation, operator: Operator) -> None:
 
 def axes_of(operator: Operator, given: Sequence[int], rank: int) -> list[int]:
     """Return axes counted from the front, in order; E0229 for one that there is not."""
-    if any(not -rank <= axis < rank for axis in given):
+    if not given or any(not -rank <= axis < rank for axis in given):
         where = f"operator {operator.name} ({operator.op})"
         raise CompileError("E0229", where, f"axes {[*given][:8]} of {rank}", "convert the model again")
     return sorted({axis % rank for axis in given})

@@ -69,6 +69,13 @@ def _damaged(name: str, what: str) -> CompileError:
     return CompileError("E0214", name, f"the file breaks off or is garbled: {what}", "copy or download it again")
 
 
+def held_bytes(data: bytes) -> list[tuple[int, int]]:
+    """Return where in a sound file the data of its constants lie: start and size."""
+    buffers = _Reader("", data).buffers
+    held = [one._tab for one in buffers if one.DataLength()]
+    return [(int(tab.Vector(tab.Offset(4))), int(tab.VectorLen(tab.Offset(4)))) for tab in held]
+
+
 class _Checked(flatbuffers.table.Table):
     """A table whose reads lie inside the file: struct takes negative places for such from the end."""
 
@@ -88,7 +95,7 @@ class _Reader:
         self._name, self._data = name, data
         self._sound = set[tuple[int, str]]()
         self._model = self._checked(tflite.Model.GetRootAs(data, 0))
-        self._buffers = self._tables(self._model, "Buffers")
+        self.buffers = self._tables(self._model, "Buffers")
         self._codes = [self._code(one) for one in self._tables(self._model, "OperatorCodes")]
 
     def file(self) -> TfliteFile:
@@ -197,9 +204,9 @@ class _Reader:
     def _held(self, tensor: Any, where: str, kind: str, shape: tuple[int, ...]) -> Array | None:
         """Return the data of a constant, a view of the file."""
         index = tensor.Buffer()
-        if index >= len(self._buffers):
-            raise _damaged(self._name, f"{where} is in buffer {index} of {len(self._buffers)}")
-        buffer = self._buffers[index]
+        if index >= len(self.buffers):
+            raise _damaged(self._name, f"{where} is in buffer {index} of {len(self.buffers)}")
+        buffer = self.buffers[index]
         if buffer.Offset() > 1:
             what = "its data lie behind the file's tables"
             raise CompileError("E0223", where, what, "convert a model of less than 2 GB")

@@ -81,7 +81,7 @@ def _split(to: Translation, operator: Operator) -> None:
     place, where = (1, 0) if operator.op == "SPLIT" else (0, 2)
     check_moved(to, operator, (place,))
     x = operator.input(place)
-    axis = axes_of(operator, _integers(to, operator, where, "axis")[:1], len(to.tensor(x).shape))[0]
+    axis = axes_of(operator, _integers(to, operator, where, "axis"), len(to.tensor(x).shape))[0]
     if any(len(to.tensor(k).shape) <= axis for k in operator.outputs):
         raise Refused("", "its results have fewer axes than its input", "results of the same rank")
     names = [to.made(k) for k in operator.outputs]
