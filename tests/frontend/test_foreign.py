@@ -19,7 +19,7 @@ from tinytrain_compile.frontend import FrontendOptions, load_model
         ("net.safetensors", b"\x08\0\0\0\0\0\0\0{}", "safetensors.torch.load_file"),
         ("net.keras", b"PK\x03\x04", "tf2onnx.convert.from_keras"),
         ("weights", b"\x89HDF\r\n\x1a\n", "tf2onnx.convert.from_keras"),
-        ("net.bin", b"\x20\0\0\0TFL3", "--tflite net.bin --output net.onnx"),
+        ("net.tflite", b"\x08\x01", "is named like a LiteRT (TFLite) model and is none"),
         ("net.pb", b"\x08\x01", "--graphdef net.pb"),
         ("net.pkl", b"\x80\x04", "is a Python pickle"),
         ("own.npz", b"PK\x03\x04", "tinytrain-compile model.onnx --data own.npz"),

@@ -54,17 +54,13 @@ _ENDINGS = {
     **dict.fromkeys((".npz", ".npy", ".csv"), "data"),
 }
 
-
-def is_tflite(data: bytes) -> bool:
-    """Tell whether a file begins like a model of LiteRT, which is read, too (frontend/tflite)."""
-    return data[4:8] == b"TFL3"
-
-
+TFLITE = b"TFL3"
+"""Bytes 4 to 8 of a model of LiteRT, which is read, too (frontend/tflite)."""
 _STARTS: tuple[tuple[Callable[[bytes], bool], str], ...] = (
     (lambda start: not start, "empty"),
     (lambda start: start.startswith(b"version https://git-lfs"), "lfs"),
     (lambda start: start.lstrip()[:1] == b"<", "page"),
-    (lambda start: is_tflite(start), "tflite"),
+    (lambda start: start[4:8] == TFLITE, "tflite"),
     (lambda start: start.startswith(b"\x89HDF"), "keras"),
 )
 """Whether a file begins like a kind. These are sure, and so count more than its name."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 
 import onnx
+from onnx import shape_inference
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file.model import Refused
@@ -48,7 +49,26 @@ def in_onnx(file: TfliteFile, max_window: int) -> onnx.ModelProto:
             refused[index] = reason
             made.pass_over(operator)
     _raise_if_any(file.name, graph, refused)
-    return made.model(file.name)
+    try:
+        proto = made.model(file.name)
+    except Refused as reason:
+        raise CompileError("E0501", f"output {reason.attribute}", reason.reason, f"use {reason.nearest}") from reason
+    _check_shapes(made, proto)
+    return proto
+
+
+def _check_shapes(made: Translation, proto: onnx.ModelProto) -> None:
+    """Check that the tensors have the shapes that their operators make, as onnx infers them. E0212 for the first."""
+    try:
+        found = shape_inference.infer_shapes(proto, data_prop=True).graph.value_info
+    except Exception as problem:  # of the C++ part
+        what = f"shapes cannot be inferred ({' '.join(str(problem).split())[:120]})"
+        raise CompileError("E0212", proto.graph.name, what, "convert the model again") from problem
+    inferred = {one.name: tuple(dim.dim_value for dim in one.type.tensor_type.shape.dim) for one in found}
+    for tensor, name, shape in made.results():
+        if inferred.get(name, shape) != shape:
+            what = f"its operator makes shape {list(inferred[name])}, the file says {list(tensor.shape)}"
+            raise CompileError("E0212", f"tensor {tensor.name}", what, "convert the model again")
 
 
 def _unknown(operator: Operator) -> Refused:

@@ -79,7 +79,7 @@ def _conv(to: Translation, operator: Operator) -> None:
         what = f"{channels} channels, weights of shape {list(shape)}"
         raise CompileError("E0212", f"operator {operator.name} ({operator.op})", what, "convert the model again")
     operands = _operands(to, operator, (3, 0, 1, 2) if depthwise else FIRST)
-    sliding = _sliding(to, operator, x, shape[1:3])
+    sliding = _sliding(to, operator, x, (shape[1], shape[2]))
     made = to.node("Conv", (to.channels_first(x), *operands), sum_name(to, operator), group=group, **sliding)
     finish(to, operator, made, first=True)
 

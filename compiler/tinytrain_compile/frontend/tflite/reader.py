@@ -50,7 +50,7 @@ _OPTIONS = {
 """Operator -> its class of options, and which of them count here. What they say too is in the shapes of others."""
 
 
-def _names(enum: Any) -> dict[int, str]:
+def _names(enum: type) -> dict[int, str]:
     return {value: name for name, value in vars(enum).items() if isinstance(value, int)}
 
 
@@ -96,7 +96,7 @@ class _Reader:
         self._sound = set[tuple[int, str]]()
         self._model = self._checked(tflite.Model.GetRootAs(data, 0))
         self.buffers = self._tables(self._model, "Buffers")
-        self._codes = [self._code(one) for one in self._tables(self._model, "OperatorCodes")]
+        self._codes: list[str] = [self._code(one) for one in self._tables(self._model, "OperatorCodes")]
 
     def file(self) -> TfliteFile:
         graphs = self._tables(self._model, "Subgraphs", MOST_SUBGRAPHS)
@@ -123,6 +123,10 @@ class _Reader:
             raise _damaged(self._name, f"{count} elements in {field}")
         return getattr(owner, f"{field}AsNumpy")().tolist() if count else []
 
+    def _indices(self, owner: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return which tensors an operator or a graph takes and gives."""
+        return tuple(self._vector(owner, "Inputs")), tuple(self._vector(owner, "Outputs"))
+
     @staticmethod
     def _text(value: Any) -> str:
         return value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
@@ -144,7 +148,7 @@ class _Reader:
         if len(set(names)) < len(names):
             names = [f"tensor_{k}" for k in range(len(names))]
         tensors = tuple(self._tensor(one, name) for one, name in zip(found, names, strict=True))
-        inputs, outputs = (tuple(self._vector(graph, field)) for field in ("Inputs", "Outputs"))
+        inputs, outputs = self._indices(graph)
         operators = tuple(self._operator(k, one, tensors) for k, one in enumerate(self._tables(graph, "Operators")))
         used = {k for one in operators for k in (*one.inputs, *one.outputs)} - {ABSENT} | {*inputs, *outputs}
         wrong = next((k for k in sorted(used) if not 0 <= k < len(tensors)), None)
@@ -153,11 +157,11 @@ class _Reader:
         return Subgraph(tensors, operators, inputs, outputs)
 
     def _operator(self, index: int, operator: Any, tensors: tuple[Tensor, ...]) -> Operator:
-        code = operator.OpcodeIndex()
+        code = int(operator.OpcodeIndex())
         if code >= len(self._codes):
             raise _damaged(self._name, f"operator {index} has code {code} of {len(self._codes)}")
         op = self._codes[code]
-        inputs, outputs = (tuple(self._vector(operator, field)) for field in ("Inputs", "Outputs"))
+        inputs, outputs = self._indices(operator)
         named = next((tensors[k].name for k in (*outputs, *inputs) if 0 <= k < len(tensors)), str(index))
         return Operator(named, op, inputs, outputs, self._options(operator, op, named))
 

@@ -6,7 +6,7 @@ ONNX wants otherwise is a Transpose, which is free behind the import. So paramet
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -173,6 +173,14 @@ class Translation:
     def _new(self, k: int, what: str) -> str:
         return free_name(f"{self.tensor(k).name}.{what}", self._taken)
 
+    def results(self) -> Iterator[tuple[Tensor, str, tuple[int, ...]]]:
+        """Yield every tensor that is read, a name under which it is, and its shape there."""
+        for k, name in self._real.items():
+            yield self.tensor(k), name, self.tensor(k).shape
+        for k, name in self._first.items():
+            shape = self.tensor(k).shape
+            yield self.tensor(k), name, tuple(shape[axis] for axis in FIRST) if len(shape) == _IMAGE else shape
+
     # ---- the ends of the model --------------------------------------------------------------------------------------
 
     def _input(self, k: int) -> None:
@@ -188,13 +196,10 @@ class Translation:
         outputs = [*dict.fromkeys(self.graph.outputs)]
         for k in outputs:
             self.node("Identity", (self.real(k),), self.tensor(k).name)
-        values = [
-            [
-                helper.make_tensor_value_info(one.name, onnx.TensorProto.FLOAT, one.shape)
-                for one in map(self.tensor, ends)
-            ]
-            for ends in (dict.fromkeys(self.graph.inputs), outputs)
-        ]
         held = [numpy_helper.from_array(np.ascontiguousarray(array), key) for key, array in self._constants.items()]
-        graph = helper.make_graph(self._nodes, name, *values, held)
+        inputs = [self._value(k) for k in dict.fromkeys(self.graph.inputs)]
+        graph = helper.make_graph(self._nodes, name, inputs, [self._value(k) for k in outputs], held)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+
+    def _value(self, k: int) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(self.tensor(k).name, onnx.TensorProto.FLOAT, self.tensor(k).shape)

@@ -12,7 +12,7 @@ from pathlib import Path
 import onnx
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend.file.foreign import foreign_folder, is_tflite
+from tinytrain_compile.frontend.file.foreign import TFLITE, foreign_folder
 from tinytrain_compile.frontend.file.protobuf import is_gradient_graph, parse_proto, read_bytes
 from tinytrain_compile.ir.imported import FileTraining
 
@@ -34,7 +34,7 @@ def read_training_file(
     if file != path and not file.exists():
         raise foreign_folder(path)
     path, data = file, read_bytes(file)
-    if is_tflite(data):
+    if data[4:8] == TFLITE:
         from tinytrain_compile.frontend.tflite import translated
 
         proto = translated(path.name, data, max_window)
