@@ -55,6 +55,7 @@ PAGES = (
     "docs/inference-only.md",
     "docs/one-conv.md",
     "docs/pt2e.md",
+    "docs/tflite.md",
 )
 CROSS_GCC = "12.2"
 """Flash, stack and instruction figures in the pages were made with this version of arm-none-eabi-gcc."""
