@@ -23,6 +23,7 @@ SHORT = {
     "models: splices": range(40),
     "models: fields": range(80),
     "models: external data": range(24),
+    "models: tflite": range(80),
     "graphs: float": (0, 1, 2, 4),
     "graphs: int8 calibrated": range(2),
     "graphs: int8 QDQ": range(2),
@@ -212,7 +213,15 @@ def test_a_campaign_of_refusals_fails() -> None:
 
 def test_cases_are_the_same_in_every_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files and commands of a number never change: what a failure prints can be done again."""
-    for name in ("models: fields", "models: external data", "graphs: float", "graphs: int8 QDQ", "samples", "kernels"):
+    for name in (
+        "models: fields",
+        "models: external data",
+        "models: tflite",
+        "graphs: float",
+        "graphs: int8 QDQ",
+        "samples",
+        "kernels",
+    ):
         made: list[object] = []
         for again in ("one", "two"):
             folder = tmp_path / name.replace(":", "") / again
