@@ -20,7 +20,8 @@ from tinytrain_compile.cli.options import (
 from tinytrain_compile.options.compile_options import OF_THE_MODEL, OPTIONS, CompileOptions
 from tinytrain_compile.options.effort import ContributionEffort
 
-_HELP = """Measure the gain of training each layer of MODEL (ONNX or .tflite), in short runs on your samples on this machine.
+_HELP = """Measure the gain of training each layer of MODEL (ONNX or .tflite), in short runs on your samples on this
+machine.
 
 It writes the table that a compilation reads with --update auto --gains. If you interrupt it, the same command
 continues.

@@ -25,6 +25,8 @@ def in_onnx(file: TfliteFile, max_window: int) -> onnx.ModelProto:
     graph = file.subgraphs[0]
     if not graph.outputs:
         raise CompileError("E0218", file.name, "the model has no output", "convert the model again")
+    if not graph.inputs:
+        raise CompileError("E0219", file.name, "the model has no input", "convert the model with its data input")
     for operator in graph.operators:
         if operator.op in HANDLERS and (not operator.outputs or ABSENT in operator.outputs):
             where = f"operator {operator.name} ({operator.op})"

@@ -61,7 +61,7 @@ def _softmax(to: Translation, operator: Operator) -> None:
 
 
 def _stored_anew(to: Translation, operator: Operator) -> None:
-    """QUANTIZE and DEQUANTIZE: the number stays, up to a rounding; constants of float16 become float32."""
+    """Keep the numbers that QUANTIZE and DEQUANTIZE store in another type; constants of float16 become float32."""
     x, k = operator.input(0), operator.outputs[0]
     half = None if x == ABSENT else to.tensor(x).data
     if half is not None and half.dtype == np.float16:

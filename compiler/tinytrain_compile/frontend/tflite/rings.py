@@ -7,7 +7,6 @@ A ring keeps the last rows of a sequence from one call to the next. Converters o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tinytrain_compile.errors import CompileError
@@ -46,10 +45,8 @@ def not_a_ring(name: str, variable: str, why: str) -> CompileError:
 
 def find_rings(file: TfliteFile) -> tuple[Ring, ...]:
     """Return the rings of a model; E0501 for any other use of a variable, with the pattern."""
-    graph = file.subgraphs[0]
-    names = _handles(graph)
-    initial = _initial(file)
-    return tuple(_ring(file.name, graph, variable, names, initial) for variable in dict.fromkeys(names.values()))
+    finder = _Finder(file)
+    return tuple(finder.ring(variable) for variable in finder.variables)
 
 
 def _handles(graph: Subgraph) -> dict[int, str]:
@@ -80,33 +77,64 @@ def _initial(file: TfliteFile) -> dict[str, Array]:
     return found
 
 
-def _ring(name: str, graph: Subgraph, variable: str, names: Mapping[int, str], initial: Mapping[str, Array]) -> Ring:
-    uses = [(k, one) for k, one in enumerate(graph.operators) if names.get(one.input(0)) == variable]
-    reads, writes = ([use for use in uses if use[1].op == f"{kind}_VARIABLE"] for kind in ("READ", "ASSIGN"))
-    if len(reads) != 1 or len(writes) != 1 or len(uses) != 2:
-        raise not_a_ring(name, variable, f"it is read {len(reads)} times and written {len(writes)} times")
-    (at_read, read), (at_write, write) = reads[0], writes[0]
-    if not read.outputs or write.input(1) == ABSENT:
-        raise not_a_ring(name, variable, "an operand is missing")
-    held = read.outputs[0]
-    joints = [(k, one) for k, one in enumerate(graph.operators) if held in one.inputs]
-    if len(joints) != 1 or joints[0][1].op != "CONCATENATION" or joints[0][1].inputs[:1] != (held,):
-        raise not_a_ring(name, variable, f"what is read goes to {', '.join(one.op for _, one in joints) or 'nothing'}")
-    at_joint, joint = joints[0]
-    if len(joint.inputs) != 2 or len(joint.outputs) != 1 or joint.number("FusedActivationFunction"):
-        raise not_a_ring(name, variable, "it is joined with more than new rows")
-    joined, kept = joint.outputs[0], write.input(1)
-    shape, old = graph.tensors[joined].shape, graph.tensors[held].shape
-    axis = joint.number("Axis") % max(len(shape), 1)
-    cuts = [(k, one) for k, one in enumerate(graph.operators) if kept in one.outputs]
-    readers = [one for one in graph.operators if kept in one.inputs]
-    if len(old) != len(shape) or axis == 0 or len(cuts) != 1 or len(readers) != 1 or kept in graph.outputs:
-        raise not_a_ring(name, variable, "what is written is not made for it alone, from rows along one axis")
-    at_cut, cut = cuts[0]
-    if not _is_end(graph, cut, joined, axis, old[axis]):
-        raise not_a_ring(name, variable, f"what is written is not the last {old[axis]} rows ({cut.op})")
-    parts = frozenset((at_read, at_joint, at_cut, at_write))
-    return Ring(variable, axis, old[axis], joint.inputs[1], joined, initial.get(variable), parts)
+class _Finder:
+    """Follows each variable from its READ_VARIABLE to its ASSIGN_VARIABLE; operators by their places."""
+
+    def __init__(self, file: TfliteFile) -> None:
+        self._name, self._graph = file.name, file.subgraphs[0]
+        self._handles, self._initial = _handles(self._graph), _initial(file)
+        self.variables = tuple(dict.fromkeys(self._handles.values()))
+
+    def ring(self, variable: str) -> Ring:
+        """Return the ring that a variable is; E0501 if it is none."""
+        at_read, at_write = self._accesses(variable)
+        operators, shapes = self._graph.operators, [one.shape for one in self._graph.tensors]
+        held, kept = operators[at_read].outputs[0], operators[at_write].inputs[1]
+        at_joint = self._joint(variable, held)
+        joint = operators[at_joint]
+        new, joined = joint.inputs[1], joint.outputs[0]
+        axis = joint.number("Axis") % max(len(shapes[joined]), 1)
+        if not len(shapes[held]) == len(shapes[new]) == len(shapes[joined]) or axis == 0:
+            raise not_a_ring(self._name, variable, "it is not joined with rows along one axis")
+        at_cut, rows = self._maker(variable, kept), shapes[held][axis]
+        cut = operators[at_cut]
+        if not _is_end(self._graph, cut, joined, axis, rows):
+            raise not_a_ring(self._name, variable, f"what is written is not the last {rows} rows ({cut.op})")
+        parts = frozenset((at_read, at_joint, at_cut, at_write))
+        return Ring(variable, axis, rows, new, joined, self._initial.get(variable), parts)
+
+    def _accesses(self, variable: str) -> tuple[int, int]:
+        """Return the only operator that reads a variable, and the only one that writes it."""
+        uses = [k for k, one in enumerate(self._graph.operators) if self._handles.get(one.input(0)) == variable]
+        kinds = [self._graph.operators[k].op for k in uses]
+        reads, writes = kinds.count("READ_VARIABLE"), kinds.count("ASSIGN_VARIABLE")
+        if not reads == writes == 1 or len(uses) != 2:
+            raise not_a_ring(self._name, variable, f"it is read {reads} times and written {writes} times")
+        read, write = sorted(uses, key=lambda k: self._graph.operators[k].op, reverse=True)
+        if not self._graph.operators[read].outputs or self._graph.operators[write].input(1) == ABSENT:
+            raise not_a_ring(self._name, variable, "an operand is missing")
+        return read, write
+
+    def _joint(self, variable: str, held: int) -> int:
+        """Return the CONCATENATION of what is read and the new rows, which nothing else reads."""
+        found = [k for k, one in enumerate(self._graph.operators) if held in one.inputs]
+        readers = [self._graph.operators[k] for k in found]
+        if [one.op for one in readers] != ["CONCATENATION"]:
+            goes = ", ".join(one.op for one in readers) or "nothing"
+            raise not_a_ring(self._name, variable, f"what is read goes to {goes}")
+        joint = readers[0]
+        two = len(joint.inputs) == 2 and joint.inputs[0] == held and joint.inputs[1] not in (held, ABSENT)
+        if not two or len(joint.outputs) != 1 or joint.number("FusedActivationFunction"):
+            raise not_a_ring(self._name, variable, "it is not joined with new rows behind it")
+        return found[0]
+
+    def _maker(self, variable: str, kept: int) -> int:
+        """Return what makes the rows that are written, which nothing else reads."""
+        makers = [k for k, one in enumerate(self._graph.operators) if kept in one.outputs]
+        readers = [one for one in self._graph.operators if kept in one.inputs]
+        if len(makers) != 1 or len(readers) != 1 or kept in self._graph.outputs:
+            raise not_a_ring(self._name, variable, "what is written is not made for it alone")
+        return makers[0]
 
 
 def _is_end(graph: Subgraph, cut: Operator, joined: int, axis: int, rows: int) -> bool:

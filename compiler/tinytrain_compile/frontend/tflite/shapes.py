@@ -77,7 +77,7 @@ def _pack(to: Translation, operator: Operator) -> None:
 
 
 def _split(to: Translation, operator: Operator) -> None:
-    """SPLIT has its axis in front of x, SPLIT_V behind it and the sizes; the sizes are those of the results."""
+    """Split into the sizes of the results. SPLIT has its axis in front of x, SPLIT_V behind it and the sizes."""
     place, where = (1, 0) if operator.op == "SPLIT" else (0, 2)
     check_moved(to, operator, (place,))
     x = operator.input(place)

@@ -112,19 +112,22 @@ class _Unrolling:
         if operator.op in _SHAPES:
             found = _same_axis(self._graph.tensors[known].shape, self._graph.tensors[other].shape, axis)
         elif operator.op == "TRANSPOSE":
-            perm = self._numbers(operator, 1)
+            perm = self._perm(operator)
             found = perm[axis] if back else perm.index(axis)
         else:
             found = None if operator.op in _ENDS else axis
         if found is not None and found < len(self._graph.tensors[other].shape):
             self._rows.setdefault(other, _Rows(found))
 
-    def _numbers(self, operator: Operator, place: int) -> list[int]:
-        data = None if operator.input(place) == ABSENT else self._graph.tensors[operator.input(place)].data
+    def _perm(self, operator: Operator) -> list[int]:
+        data = None if operator.input(1) == ABSENT else self._graph.tensors[operator.input(1)].data
         if data is None:
             raise Refused(operator.op, "an operand is computed at run time", "constants")
-        rank = max(data.size, 1)
-        return [int(one) % rank for one in data.reshape(-1)]
+        rank = len(self._graph.tensors[operator.inputs[0]].shape)
+        perm = [int(one) % max(rank, 1) for one in data.reshape(-1)]
+        if sorted(perm) != list(range(rank)):
+            raise Refused(operator.op, f"its axes are {perm[:8]}", "every axis once")
+        return perm
 
     def _data(self, operator: Operator) -> list[int]:
         """Return what is computed of what an operator reads."""
