@@ -77,6 +77,19 @@ def test_a_file_that_breaks_off(size: int) -> None:
     assert refusal(data[:size]).code == "E0214"
 
 
+def test_nothing_is_read_in_front_of_the_file() -> None:
+    """Python's struct takes a negative place for one from the end."""
+    from tinytrain_compile.frontend.tflite.reader import parse
+
+    data = bytearray(floats(nets.EXACT["conv"]))
+    root = int.from_bytes(data[:4], "little")
+    data[root : root + 4] = (root + 8).to_bytes(4, "little")  # where the root's fields are listed: 8 bytes before
+    data[-8:] = (16).to_bytes(2, "little") * 4
+    with pytest.raises(CompileError, match="E0214") as problem:
+        parse("net.tflite", bytes(data))
+    assert "in front of the file" in str(problem.value.__cause__)
+
+
 # ---- state -----------------------------------------------------------------------------------------------------------
 
 

@@ -32,8 +32,8 @@ from tinytrain_compile.files.resources import with_pages
 from tinytrain_compile.near import hint
 from tinytrain_compile.options.compile_options import CompileOptions
 
-_HELP = """Compile MODEL (ONNX or .tflite) to C11 that trains it on a microcontroller in one static arena, and verify it in
-QEMU.
+_HELP = """Compile MODEL (ONNX or .tflite) to C11 that trains it on a microcontroller in one static arena, and verify
+it in QEMU.
 
 Example: tinytrain-compile model.onnx --arena 256KB --target cortex-m7
 

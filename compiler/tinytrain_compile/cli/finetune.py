@@ -24,8 +24,8 @@ from tinytrain_compile.cli.options import (
 from tinytrain_compile.options.compile_options import OPTIONS, CompileOptions
 from tinytrain_compile.options.effort import FinetuneEffort
 
-_HELP = """Train MODEL (ONNX or .tflite) on your samples on this machine, and recommend a learning rate, epochs and other
-options.
+_HELP = """Train MODEL (ONNX or .tflite) on your samples on this machine, and recommend a learning rate, epochs and
+other options.
 
 It runs the generated C, so the results are those of the device. It writes FILE.toml, which a compilation reads with
 --config, and FILE.html with the curves. If you interrupt it, the same command continues.
