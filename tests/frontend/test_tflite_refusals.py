@@ -71,6 +71,15 @@ def test_a_shape_that_its_operator_does_not_make() -> None:
     assert "makes shape [1, 7, 6, 5], the file says [1, 6, 7, 5]" in found.what
 
 
+@pytest.mark.parametrize("recipe", [nets.EXACT["conv relu"], nets.streaming])
+def test_a_tensor_that_two_operators_make(recipe: nets.Recipe) -> None:
+    file = nets.writer(recipe)
+    operators = file.graphs[0].operators
+    joined = next((one for one in operators if one[3] == "Concatenation"), operators[0])
+    operators.append(joined)
+    assert refusal(file.data()).code == "E0206"
+
+
 @pytest.mark.parametrize("size", [4, 8, 12, 100, 700])
 def test_a_file_that_breaks_off(size: int) -> None:
     data = floats(nets.EXACT["conv"])

@@ -23,14 +23,7 @@ def has_state(file: TfliteFile) -> bool:
 def in_onnx(file: TfliteFile, max_window: int) -> onnx.ModelProto:
     """Return the ONNX model of a file. E0501 with one line for each operator that has no translation."""
     graph = file.subgraphs[0]
-    if not graph.outputs:
-        raise CompileError("E0218", file.name, "the model has no output", "convert the model again")
-    if not graph.inputs:
-        raise CompileError("E0219", file.name, "the model has no input", "convert the model with its data input")
-    for operator in graph.operators:
-        if operator.op in HANDLERS and (not operator.outputs or ABSENT in operator.outputs):
-            where = f"operator {operator.name} ({operator.op})"
-            raise CompileError("E0228", where, "it has no result", "convert the model again")
+    _check_ends(file.name, graph)
     if has_state(file):
         from tinytrain_compile.frontend.tflite.window import unrolled
 
@@ -57,6 +50,24 @@ def in_onnx(file: TfliteFile, max_window: int) -> onnx.ModelProto:
         raise CompileError("E0501", f"output {reason.attribute}", reason.reason, f"use {reason.nearest}") from reason
     _check_shapes(made, proto)
     return proto
+
+
+def _check_ends(name: str, graph: Subgraph) -> None:
+    """Check that there are inputs and outputs, and that every operator makes tensors of its own."""
+    if not graph.outputs:
+        raise CompileError("E0218", name, "the model has no output", "convert the model again")
+    if not graph.inputs:
+        raise CompileError("E0219", name, "the model has no input", "convert the model with its data input")
+    made = {*graph.inputs}
+    for operator in graph.operators:
+        where = f"operator {operator.name} ({operator.op})"
+        if operator.op in HANDLERS and (not operator.outputs or ABSENT in operator.outputs):
+            raise CompileError("E0228", where, "it has no result", "convert the model again")
+        for k in operator.outputs:
+            if k in made:
+                what = f"tensor {graph.tensors[k].name} has been made before"
+                raise CompileError("E0206", where, what, "give every operator results of its own")
+            made.add(k)
 
 
 def _check_shapes(made: Translation, proto: onnx.ModelProto) -> None:
