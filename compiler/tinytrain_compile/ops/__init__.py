@@ -1,4 +1,4 @@
-"""What every operator means: inference, numpy reference, gradient, memory behaviour. One file per family.
+"""Definitions of all operators: inference, numpy reference, gradient, memory behaviour. One file per family.
 
 Importing this package imports all of its modules, which fills the op table; it has no other side effect.
 """

@@ -58,7 +58,8 @@ class GeluAttrs(Attrs):
 
 @dataclass(frozen=True)
 class EluAttrs(Attrs):
-    """scale x above 0, scale alpha (exp(rate x) - 1) below; none negative. Selu and Celu are such functions."""
+    """scale x above 0, scale alpha (exp(rate x) - 1) below; no attribute is negative. Selu and Celu are such
+    functions."""
 
     alpha: float = 1.0
     scale: float = 1.0
@@ -69,7 +70,7 @@ class EluAttrs(Attrs):
 
 
 def _clip_grad(m: Arithmetic, dy: Any, y: Any, a: ClipAttrs) -> Any:
-    """Pass the gradient strictly between finite bounds; the clipped output tells."""
+    """Pass the gradient if the clipped output is strictly between finite bounds."""
     inside = m.inside(y, a.low, a.high)
     return dy if inside is None else m.where(inside, dy, 0.0)
 
@@ -321,7 +322,7 @@ unary(
 
 
 def inside(y: Array, attrs: ClipAttrs) -> Array:
-    """Tell where a clip passes its gradient."""
+    """Tell which elements a clip passes the gradient of."""
     found = REFERENCE.inside(y, attrs.low, attrs.high)
     return np.ones(y.shape, np.bool_) if found is None else found
 

@@ -30,8 +30,8 @@ Function3 = Callable[[Any, Any, Any], Any]
 class Arithmetic:
     """Functions of elements.
 
-    where: (condition, yes, no), of which both are computed; both: of two conditions; equal: a condition. clamp: (x,
-    low, high), of which infinite ones bound nothing. scaled, shifted: by a constant. All others as in numpy.
+    where: (condition, yes, no), both computed; both: of two conditions; equal: a condition. clamp: (x, low, high);
+    infinite bounds have no effect. scaled, shifted: by a constant. All others as in numpy.
     """
 
     where: Function3
@@ -53,7 +53,7 @@ class Arithmetic:
     power: Function2
 
     def inside(self, y: Any, low: float, high: float) -> Any:
-        """Tell what lies strictly between bounds. None: neither is finite, and there is nothing to compare."""
+        """Tell which elements are strictly between bounds. None: neither bound is finite, so nothing is compared."""
         above = y > low if math.isfinite(low) else None
         below = y < high if math.isfinite(high) else None
         if above is None or below is None:
@@ -67,7 +67,8 @@ class Arithmetic:
 
 @dataclass(frozen=True)
 class ArrayArithmetic(Arithmetic):
-    """Also of arrays. sum: (x, axes), one element after another if it repeats the C; max: (x, axis). Axes stay as 1."""
+    """Functions of arrays too. sum: (x, axes), one element after another if it repeats the C; max: (x, axis). Axes stay
+    as 1."""
 
     sum: Function2
     max: Function2
@@ -82,7 +83,7 @@ Formula = (
 
 
 def _where(condition: Any, yes: Any, no: Any) -> Any:
-    if type(yes) is float and type(no) is float:  # of which numpy would make float64; its own float64 is a float, too
+    if type(yes) is float and type(no) is float:  # numpy would make float64 of these; its own float64 is a float, too
         yes = np.float32(yes)
     return np.where(condition, yes, no)
 
@@ -140,11 +141,11 @@ EXACT = ArrayArithmetic(
 )
 
 Steps = Generator[tuple[str, Any], Any, None]
-"""Results by name, in the order in which they are computed; what is sent back is the result as it was stored."""
+"""Results by name, in the order in which they are computed; the value sent back is the result as stored."""
 
 
 def run_steps(steps: Steps, store: Callable[[str, Any], Any]) -> None:
-    """Compute the results of a formula that has several; store(name, value) keeps one and returns what is read back."""
+    """Compute the results of a formula that has several; store(name, value) keeps one and returns the stored value."""
     stored = None
     while True:
         try:
@@ -155,7 +156,7 @@ def run_steps(steps: Steps, store: Callable[[str, Any], Any]) -> None:
 
 
 def order_of(steps: Steps) -> list[str]:
-    """Return the names of what a formula computes, in this order."""
+    """Return the names of a formula's results, in the order computed."""
     order: list[str] = []
 
     def note(name: str, value: Any) -> Any:

@@ -19,12 +19,12 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 REMEMBERED = 1 << 14
-"""Nodes, of which is known what the rules of their operators say."""
+"""Nodes for which the results of their operators' rules are cached."""
 
 
 @dataclass(frozen=True)
 class NonDifferentiable:
-    """An explicit statement that an op has no gradient, and why; flat: it is 0 wherever there is one."""
+    """An explicit statement that an op has no gradient, and why; flat: the gradient is 0 wherever it exists."""
 
     why: str
     flat: bool = False
@@ -32,7 +32,7 @@ class NonDifferentiable:
 
 @dataclass(frozen=True)
 class Split:
-    """A weight of which only some channels are updated lies in two parts: arena and flash.
+    """Two parts, arena and flash, of a weight of which only some channels are updated.
 
     axis: "out" or "in", the channel axis of the weight that is cut.
     channels: increasing indices on that axis that the arena part holds; the flash part holds all others in order.
@@ -47,20 +47,20 @@ class Split:
 
     @property
     def rest(self) -> tuple[int, ...]:
-        """Indices that the flash part holds."""
+        """Return the indices that the flash part holds."""
         inside = set(() if self.on_device else self.channels)
         return tuple(i for i in range(self.total) if i not in inside)
 
 
 class GradientContext(Protocol):
-    """What a gradient rule may do: ask what is wanted, and emit backward nodes."""
+    """Interface for gradient rules: ask which gradients are needed, and emit backward nodes."""
 
     def wants(self, index: int) -> bool:
         """Tell whether the gradient of node.inputs[index] is needed at all."""
         ...
 
     def emit(self, op: str, inputs: Iterable[Value], attrs: Attrs = NO_ATTRS) -> Value:
-        """Append a backward node; returns its first output."""
+        """Append a backward node; return its first output."""
         ...
 
     def sum_to(self, gradient: Value, like: Value) -> Value:
@@ -74,10 +74,11 @@ class GradientContext(Protocol):
 
 @dataclass(frozen=True)
 class Overlap:
-    """An output may cover an input that dies at this node, because the kernel writes behind what it still has to read.
+    """Permission for an output to cover an input that dies at this node: the kernel writes below what it still has to
+    read.
 
-    Safe where the input begins `distance` bytes above the output or more, at a multiple of `step` bytes (1: any;
-    a kernel that goes channel by channel leaves the other channels alone only at multiples of a pixel).
+    Safe if the input begins at least `distance` bytes above the output, at a multiple of `step` bytes (1: any; a kernel
+    that goes channel by channel leaves the other channels alone only at multiples of a pixel).
     """
 
     output: int
@@ -129,23 +130,23 @@ Trait = Literal[
 """elementwise: an element of the result comes from the operands' elements at its place, whatever the order of axes.
 
 moves_data: every element of the result is copied from an operand, or is a constant of the attributes. keeps_channels:
-and channels stay in their order.
+it does so, and channels stay in their order.
 matrix: a layer, whose operand `w` is a weight with channel axes. layer: one whose weight and bias int8 stores, whose
 input can be kept in subspaces. data_gradient: the gradient of such a layer for its data.
 distribution: an end that gives the probabilities of classes, or their logarithms. binary_loss: a loss, or its gradient,
 of labels that are 0 or 1.
-read_output: it tells by the output `y` of a clamp where that was active. through_clamp: a gradient goes back through a
-clamp. gradient_sum: it sums the gradient of a parameter, or its squares. subspace: it takes a tensor into a subspace.
-cancels: it has large numbers inside whose difference may be small (1 + exp(x), x - mean(x), p - 1).
-requantised: in int8 it ends a sum, and a Clip after it is the saturation of that. border: between int8 and float32.
-own_unit: it reads an int8 error in the unit of the layer that the error is of.
-clamps: it keeps numbers within bounds. marks: it tells the gradient of a clamp or of a window by small integers which
+read_output: it uses the output `y` of a clamp to see where that was active. through_clamp: a gradient goes back through
+a clamp. gradient_sum: it sums the gradient of a parameter, or its squares. subspace: it takes a tensor into a subspace.
+cancels: it subtracts large numbers whose difference may be small (1 + exp(x), x - mean(x), p - 1).
+requantised: in int8 it ends a sum, and a Clip after it becomes the saturation of that sum. border: between int8 and
+float32. own_unit: it reads an int8 error in the unit of the layer that the error is of.
+clamps: it keeps numbers within bounds. marks: its small integers tell the gradient of a clamp or of a window which
 elements to reach. repeats: it copies numbers along axes, times a constant. reduces: it sums over axes, times a
 constant. adds: the sum of two operands. offset: one operand moves the other, as a bias does.
-rearranges: every element once, in another arrangement. between: no number of the result is beyond those of the operand
-(or of the bounds). cuts: some elements of the operand. scores: it tells what channels of an error are worth.
-link: it makes the numbers of an output from scores, and a loss of scores contains it. target_loss: the loss of numbers
-and targets of one shape, or its gradient.
+rearranges: every element occurs once, in another arrangement. between: no number of the result is beyond those of the
+operand (or of the bounds). cuts: some elements of the operand. scores: it scores the channels of an error. link: it
+makes the numbers of an output from scores, and a loss of scores contains it. target_loss: the loss of numbers and
+targets of one shape, or its gradient.
 weight_gradient: the gradient of a layer (see above) for its weight, of `x` and `dy`. pool_gradient: that of windows.
 accumulates: it adds a gradient to a running sum. clears: it sets one to 0. squares: it sums the squares of rows of a
 gradient. totals: it sums those.
@@ -166,7 +167,7 @@ GradientRule = Callable[[GradientContext, Node, tuple[Value | None, ...]], dict[
 """(context, forward node, gradient of each output or None) -> gradient of each wanted input, by input index."""
 
 RepeatRule = Callable[[Node, Any, int], Attrs]
-"""(node, its attributes, number of samples) -> attributes for so many samples."""
+"""(node, its attributes, number of samples) -> attributes for that number of samples."""
 
 
 def _no_scratch(_node: Node) -> int:
@@ -207,14 +208,14 @@ def _no_sums(_inputs: tuple[Value, ...], _attrs: Any) -> int:
 
 @dataclass(frozen=True)
 class Placed:
-    """Placement of an operator that the planner treats in a way of its own.
+    """Placement of an operator that the planner treats specially.
 
     view: output 0 is made of its inputs' bytes, where they lie; costs no code and no memory.
     starts: where each input begins, in bytes from the output's first, if the output's bytes are those of its inputs (a
-        view's always; of an op with `as_view` where nothing would have to move), else None.
-    as_view: the view that means the same as this op where there are `starts`.
+        view's always; of an op with `as_view` if no byte would have to move), else None.
+    as_view: the view that means the same as this op if there are `starts`.
     page: a copy out of, or into, the arena: a call of the runtime (tt_page.h), not a kernel.
-    overwrites: of an op whose names do not say which results overwrite which operands: these pairs, see `alias_of`.
+    overwrites: pairs of results and operands that they overwrite, if the op's names do not tell (see `alias_of`).
     """
 
     view: bool = False
@@ -226,7 +227,8 @@ class Placed:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Range of the results of an operator whatever it reads. reached: whether finite operands can lead to the ends."""
+    """Range of the results of an operator, whatever its operands. reached: whether finite operands can lead to the
+    ends."""
 
     low: float
     high: float
@@ -238,7 +240,7 @@ class Samples:
     """Change of an operator if axis 0 of its operands holds several samples.
 
     repeat: the attributes for `count` samples at once, that is for axis 0 of every computed operand and result `count`
-        times as long; ValueError where the op would then mix samples. Only of ops of a forward pass.
+        times as long; ValueError if the op would then mix samples. Only for ops of a forward pass.
     sums: whether the results are sums over axis 0 of the operands, the samples.
     """
 
@@ -253,13 +255,13 @@ class OpDef:
     inputs, outputs: names of operands and results, in order; everything else asks for them by name (names.py). A name
         that ends in "?" may be missing, one that ends in "*" stands for one or more. A result that is named
         like an operand overwrites it (`alias_of`). Kernels call their C parameters by these names where they can.
-    present: which of the "?" operands there are, by the attributes; None: as many as there are operands. A result
-        that ends in "?" is there if the operand is that it overwrites.
+    present: attributes -> which of the "?" operands exist; None: the number of operands tells. A result that ends in
+        "?" exists if the operand that it overwrites does.
     shown: attributes -> (name, doc) of this form of the operator, for generated code, reports and names of nodes;
-        None: `name` and `doc`. What decides anything asks for attributes, never for these.
-    says: node -> a sentence for the comment of its kernel, by shapes and attributes and in the names of its operands;
-        None: `doc` (ops/describe.py).
-    infer: input values and attributes -> output types; raises ValueError on a shape that makes no sense.
+        None: `name` and `doc`. Decisions depend on attributes, never on these.
+    says: node -> a sentence for the comment of its kernel, from shapes, attributes and the names of its operands; None:
+        `doc` (ops/describe.py).
+    infer: input values and attributes -> output types; raises ValueError for an invalid shape.
     reference: numpy arrays -> numpy arrays; the definition of truth. Works in float32 and in float64 (gradient checks):
         it must compute in the dtype of its float inputs. A "bits" value is a packed uint8 array (bitorder little).
     gradient: a rule, or NonDifferentiable(why).
@@ -270,15 +272,15 @@ class OpDef:
     placed: see Placed.
     scratch: bytes of working memory that the kernel needs while it runs.
     macs: nominal multiply-accumulates, padding taps counted.
-    accumulator: largest magnitude that an int32 sum of the kernel can reach, whatever the data, from the shapes; what
-        could leave int32 is refused. 0: nothing is summed, or only with saturation.
+    accumulator: largest magnitude that an int32 sum of the kernel can reach for these shapes, whatever the data; the
+        compiler rejects sums that could leave int32. 0: nothing is summed, or only with saturation.
     samples: see Samples.
-    error: of an op whose result 0 is an int8 error: what is kept of it.
-    rows: how a few rows of result 0, a map of one image, are computed at a time, or of what an update sums; None: a
-        node is not (see row_form).
+    error: the state of the int8 error that is result 0, if it is one.
+    rows: how to compute result 0, a map of one image, or the sum of an update a few rows at a time; None: not by rows
+        (see row_form).
     traits: see Trait.
-    owned: of an op whose results overwrite operands: what these hold (the peak of an `error` aside).
-    bounds: see Bounds; None: operands or attributes decide.
+    owned: contents of the operands that results overwrite (except the peak of an `error`).
+    bounds: see Bounds; None: they depend on operands or attributes.
     """
 
     name: str
@@ -313,7 +315,7 @@ class OpDef:
 
     @property
     def as_view(self) -> str:
-        """The view that means the same as this op where its inputs have `starts`."""
+        """The view that means the same as this op if its inputs have `starts`."""
         return self.placed.as_view
 
     @property
@@ -323,7 +325,7 @@ class OpDef:
 
     @cached_property
     def overwritten(self) -> frozenset[str]:
-        """Names of operands that results overwrite, where they are there."""
+        """Names of operands that results overwrite, if these exist."""
         return frozenset(name.rstrip("?*") for name in self.outputs) & {name.rstrip("?*") for name in self.inputs}
 
     @cached_property
@@ -343,7 +345,7 @@ OPS: dict[str, OpDef] = {}
 
 
 def register(definition: OpDef) -> OpDef:
-    """Enter an operator into the table; its name must be new, and those of its operands must make sense."""
+    """Enter an operator into the table; its name must be new, and those of its operands valid."""
     if definition.name in OPS:
         raise ValueError(f"op {definition.name} is registered twice")
     _check_names(definition)
@@ -364,8 +366,7 @@ operator = _entered(OpDef)
 
 
 def _check_names(definition: OpDef) -> None:
-    """Raise ValueError unless names are unique identifiers, and those that pairs are made of stand where they always
-    are."""
+    """Raise ValueError unless names are unique identifiers, and the operands of pairs are never missing."""
     stems = [name.rstrip("?*") for name in definition.inputs]
     for names in (stems, [name.rstrip("?*") for name in definition.outputs]):
         if not names or len(set(names)) < len(names) or not all(name.isidentifier() for name in names):
@@ -386,7 +387,7 @@ def op_def(name: str) -> OpDef:
 
 
 def has_trait(op: str, trait: Trait) -> bool:
-    """Tell whether an op is declared to be that."""
+    """Tell whether an op has a trait."""
     return trait in OPS[op].traits
 
 
@@ -398,18 +399,18 @@ def steps_floats(op: str) -> bool:
 
 @lru_cache(maxsize=REMEMBERED)
 def _by_rule(rule: Callable[[Node], T], node: Node) -> T:
-    """Return what a rule of an OpDef says of a node. A search plans graphs by the hundred that share most of their
+    """Return what a rule of an OpDef says of a node, cached: a search plans hundreds of graphs that share most
     nodes."""
     return rule(node)
 
 
 def scratch_bytes(node: Node) -> int:
-    """Return the working memory of what computes a node: our kernel, or the external one that it has."""
+    """Return the bytes of working memory of a node's kernel: our own, or an external one."""
     return _by_rule(op_def(node.op).scratch, node) if node.external is None else node.external.workspace_bytes
 
 
 def row_form(node: Node) -> RowForm | None:
-    """Return how a node is computed a few rows of a map at a time; None if it is not: only of one image, by our own
+    """Return how a node is computed a few rows of a map at a time; None unless there is one image and our own
     kernel."""
     shape, definition = node.outputs[0].shape, op_def(node.op)
     is_map = len(shape) == 4 and shape[0] == 1
@@ -419,8 +420,7 @@ def row_form(node: Node) -> RowForm | None:
 
 
 def overlaps_of(node: Node) -> tuple[Overlap, ...]:
-    """Return outputs that may cover inputs; nothing is known about the order in which an external kernel reads and
-    writes."""
+    """Return outputs that may cover inputs; none for an external kernel, whose order of reads and writes is unknown."""
     return _by_rule(op_def(node.op).overlaps, node) if node.external is None else ()
 
 
@@ -445,7 +445,7 @@ def form_name(op: str, attrs: Attrs) -> str:
 
 
 def form_doc(op: str, attrs: Attrs) -> str:
-    """Return what generated code says that an operator with these attributes does."""
+    """Return the description of an operator with these attributes for generated code."""
     definition = OPS[op]
     return definition.doc if definition.shown is None else definition.shown(attrs)[1]
 
@@ -456,15 +456,15 @@ def shown_name(node: Node) -> str:
 
 
 def inplace_of(node: Node) -> tuple[tuple[int, int], ...]:
-    """Return pairs that may share an address (OpDef.inplace); none of an external kernel."""
+    """Return pairs that may share an address (OpDef.inplace); none for an external kernel."""
     return op_def(node.op).inplace if node.external is None else ()
 
 
 def input_names(op: str, attrs: Attrs, count: int) -> tuple[str, ...]:
-    """Return the names of an op's `count` operands, in order; ValueError where it takes another number with these
+    """Return the names of an op's `count` operands, in order; ValueError if it takes another number with these
     attributes.
 
-    Those that "x*" stands for are x0, x1, ...
+    Operands of "x*" are named x0, x1, ...
     """
     definition = OPS[op]
     names = _names(definition.inputs, count, definition.present and tuple(definition.present(attrs)))
@@ -474,7 +474,7 @@ def input_names(op: str, attrs: Attrs, count: int) -> tuple[str, ...]:
 
 
 def operand_names(op: str, attrs: Attrs) -> tuple[str, ...]:
-    """Return the names of an op's operands, in order, of an op whose attributes tell which of them there are."""
+    """Return the names of an op's operands, in order; its attributes must tell which of them there are."""
     definition = OPS[op]
     assert definition.present is not None or "?" not in "".join(definition.inputs), f"{op}: operands are told by number"
     return _names(definition.inputs, 0, definition.present and tuple(definition.present(attrs)))
@@ -482,7 +482,7 @@ def operand_names(op: str, attrs: Attrs) -> tuple[str, ...]:
 
 @lru_cache(maxsize=REMEMBERED)
 def _names(declared: tuple[str, ...], count: int, present: tuple[str, ...] | None) -> tuple[str, ...]:
-    """Return names of operands as declared; where some may be missing, of those that are `present`, or of the first."""
+    """Return names of operands as declared; if some may be missing, those that are `present`, or the first ones."""
     if declared[-1].endswith("*"):
         stem = declared[-1][:-1]
         return (*declared[:-1], *(f"{stem}{i}" for i in range(max(1, count - len(declared) + 1))))
@@ -492,10 +492,10 @@ def _names(declared: tuple[str, ...], count: int, present: tuple[str, ...] | Non
 
 
 def output_names(node: Node) -> tuple[str, ...]:
-    """Return the names of a node's results, in order; ValueError where its op has another number of them.
+    """Return the names of a node's results, in order; ValueError if its op has another number of them.
 
-    A last one that ends in "*" stands for one or more: "y*" for y0, y1, ... One that ends in "?" is there if the
-    operand is that it overwrites.
+    A last name that ends in "*" stands for one or more: "y*" for y0, y1, ... One that ends in "?" exists if the operand
+    that it overwrites does.
     """
     op, count, names = node.op, len(node.outputs), OPS[node.op].outputs
     if any(name.endswith("?") for name in names):
@@ -510,13 +510,13 @@ def output_names(node: Node) -> tuple[str, ...]:
 
 
 class SumOverflowError(ValueError):
-    """An operator on shapes with which its int32 sums could overflow."""
+    """Raised for shapes with which an operator's int32 sums could overflow."""
 
 
 def infer(op: str, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[TensorType, ...]:
     """Return the output types of an operator on these inputs (the InferFn that builders and checks take).
 
-    ValueError on operands that make no sense; SumOverflowError where an int32 sum could overflow.
+    ValueError for invalid operands; SumOverflowError if an int32 sum could overflow.
     """
     definition = OPS[op]
     if not isinstance(attrs, definition.attrs):
@@ -542,7 +542,7 @@ def attribute_types() -> Mapping[str, type[Attrs]]:
 def run_node(node: Node, arrays: tuple[Array, ...], exact: bool = False) -> tuple[Array, ...]:
     """Run a node's reference and check the result's shapes against the node's outputs.
 
-    exact: what the generated C computes without fused multiply-add, to the bit (float32 operands only).
+    exact: compute what the generated C does without fused multiply-add, to the bit (float32 operands only).
     """
     definition = OPS[node.op]
     rule = definition.exact if exact and definition.exact is not None else definition.reference

@@ -16,7 +16,7 @@ from tinytrain_compile.ops.owned import Owned
 
 @dataclass(frozen=True)
 class TakeAttrs(Attrs):
-    """How many channels are taken."""
+    """Number of channels to take."""
 
     count: int
 

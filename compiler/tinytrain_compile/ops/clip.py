@@ -21,15 +21,15 @@ LARGEST = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True)
 class SquareTotalAttrs(Attrs):
-    """fresh: what the total was before does not count."""
+    """fresh: the total restarts from 0."""
 
     fresh: bool = False
 
 
 @dataclass(frozen=True)
 class ClipAttrs(Attrs):
-    """norm: the largest that a gradient keeps. scaled: whether an operand says what multiplies the gradient
-    anyway."""
+    """norm: largest norm of a gradient after clipping. scaled: whether an operand holds a factor that multiplies the
+    gradient anyway."""
 
     norm: float
     scaled: bool = False
@@ -93,7 +93,7 @@ operator(
     SquareTotalAttrs,
     inputs=("total", "rows"),
     outputs=("total",),
-    owned=Owned({"total": "ANY"}, "sum"),  # of a gradient that is no number, squares are none either
+    owned=Owned({"total": "ANY"}, "sum"),  # squares of a NaN gradient are NaN
     traits=traits("totals"),
 )
 

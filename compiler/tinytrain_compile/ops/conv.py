@@ -80,7 +80,7 @@ def _conv(arrays: tuple[Array, ...], attrs: ConvAttrs) -> tuple[Array, ...]:
 
 
 def _added(total: Array, term: Array, inside: Array | None) -> Array:
-    """Return total + term where the tap lies inside the image; None: everywhere (gathered rows hold 0 for the
+    """Return total + term where the tap is inside the image; None: everywhere (gathered rows hold 0 for the
     padding)."""
     return total + term if inside is None else np.where(inside, total + term, total)
 
@@ -269,8 +269,8 @@ def _grad_input_exact(arrays: tuple[Array, ...], attrs: ConvGradInputAttrs) -> t
         y0, x0 = r * conv.dilations[0], s * conv.dilations[1]
         rows = slice(y0, y0 + (ho - 1) * conv.strides[0] + 1, conv.strides[0])
         cols = slice(x0, x0 + (wo - 1) * conv.strides[1] + 1, conv.strides[1])
-        # What a kernel gathers for this tap: the pixels that no window reads with it get 0, or nothing if they belong
-        # to another phase (or in groups).
+        # The kernel gathers for this tap: pixels that no window reads with it get 0, or nothing if they belong to
+        # another phase (or in groups).
         gathered, inside = np.zeros((n, *hw, g, per_group), np.float32), np.zeros((*hw, 1, 1), np.bool_)
         gathered[:, rows, cols] = dy.reshape(n, ho, wo, g, per_group)
         phase = slice(y0 % phases[0], None, phases[0]), slice(x0 % phases[1], None, phases[1])

@@ -1,4 +1,4 @@
-"""Facts about a convolution: attributes, kernels that suit it, what their taps read, and how much they copy."""
+"""Facts about a convolution: attributes, kernels that suit it, elements that their taps read and copy."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from tinytrain_compile.ir.types import Attrs
 from tinytrain_compile.ops.base import Split
 
 TILE_WIDTH = 4
-"""Output pixels (of a phase), neighbours in a row, whose taps' pixels are copied at a time, at most."""
+"""Most output pixels (of a phase, neighbours in a row) whose taps' pixels are copied at a time."""
 
 
 @dataclass(frozen=True)
 class Reach:
-    """One axis. Output position p of phase q reads, with its t-th tap, place p stride + (q + ahead) / phases + t step.
+    """One axis of a window. Output position p of phase q reads, with tap t, place p stride + (q + ahead) / phases + t
+    step.
 
-    That is tap (q + ahead) % phases + t phases of the kernel, if it has so many. extent: elements along the axis of
-    what is read, of which one lies at every holes-th place. Phases: the output as interleaved images, each with taps
+    That is tap (q + ahead) % phases + t phases of the kernel, if it exists. extent: elements along the axis of what is
+    read, one at every holes-th place. Phases: the output as interleaved images, each with taps
     of its own. All methods take numbers, or expressions of TVM.
     """
 
@@ -31,7 +32,7 @@ class Reach:
 
     @property
     def taps(self) -> int:
-        """Of the phase that has most."""
+        """Taps of the phase that has most."""
         return -(-self.kernel // self.phases)
 
     def lead(self, phase: Any) -> Any:
@@ -60,7 +61,7 @@ class Reach:
         return (place + self.ends[0] - self.lead(phase)) * self.step
 
     def _shared(self, tile: int) -> bool:
-        """Tell whether a tile's places are copied as they lie, and not tap by tap (wide dilations)."""
+        """Tell whether a tile's places are copied in one run, not tap by tap (wide dilations)."""
         return self.phases > 1 or self._span(tile) <= tile * self.kernel
 
     def _span(self, tile: int) -> int:
@@ -84,7 +85,8 @@ class Reach:
         return (start + copied // self.kernel) * self.stride + self.ahead + copied % self.kernel * self.step
 
     def within(self, tile: int, positions: int) -> tuple[bool, bool]:
-        """Tell whether no place that is copied for so many positions lies before the image; and none behind it."""
+        """Tell whether all places copied for this many positions are at or after the image's start; and before its
+        end."""
         low, high = self.ends
         last = (-(-positions // tile) * tile - 1) * self.stride + high
         return low >= 0, last < self.extent * self.holes
@@ -92,7 +94,7 @@ class Reach:
 
 @dataclass(frozen=True)
 class Patch:
-    """Copy made for a tile of a row of output pixels: rows and columns, from `channels` channels each.
+    """Copy made for a tile of a row of output pixels: rows and columns of `channels` channels.
 
     shape: the output (height, width).
     """
@@ -108,7 +110,7 @@ class Patch:
         return self.shape[1] // self.columns.phases
 
     def elements(self, tile: int) -> int:
-        """Count elements, for tiles of at most so many pixels."""
+        """Count elements, for tiles of at most `tile` pixels."""
         return self.rows.copied(1) * self.columns.copied(min(tile, self.width)) * self.channels
 
 
@@ -155,7 +157,7 @@ def is_product(conv: ConvAttrs) -> bool:
 
 
 def forward_patch(conv: ConvAttrs, image: tuple[int, ...]) -> Patch:
-    """Return what a k x k kernel copies of an image (n, height, width, channels)."""
+    """Return the copy that a k x k kernel makes of an image (n, height, width, channels)."""
     rows, columns = (
         Reach(conv.kernel[i], conv.strides[i], -conv.pads[i], conv.dilations[i], image[1 + i]) for i in (0, 1)
     )
@@ -163,7 +165,7 @@ def forward_patch(conv: ConvAttrs, image: tuple[int, ...]) -> Patch:
 
 
 def backward_phases(conv: ConvAttrs, image_hw: tuple[int, int]) -> tuple[int, int]:
-    """Return the images that a data gradient is cut into: as many as strides are, where these divide it and taps are
+    """Return the numbers of images that a data gradient is cut into: the strides, if these divide it and taps are
     dense."""
     rows, columns = (
         stride if 1 in (conv.dilations[i], conv.kernel[i]) and image_hw[i] % stride == 0 else 1
@@ -173,12 +175,12 @@ def backward_phases(conv: ConvAttrs, image_hw: tuple[int, int]) -> tuple[int, in
 
 
 def gathers_error(conv: ConvAttrs, image_hw: tuple[int, int]) -> bool:
-    """Tell whether the kernel of a data gradient copies what its taps read: also where zeros lie between errors."""
+    """Tell whether the kernel of a data gradient copies what its taps read: also if there are zeros between errors."""
     return gathers(conv) or (conv.groups == 1 and backward_phases(conv, image_hw) != conv.strides)
 
 
 def backward_patch(conv: ConvAttrs, image_hw: tuple[int, int], dy: tuple[int, ...]) -> Patch:
-    """Return what the kernel of a data gradient copies of dy (n, height, width, channels)."""
+    """Return the copy that the kernel of a data gradient makes of dy (n, height, width, channels)."""
     phases = backward_phases(conv, image_hw)
     rows, columns = (
         Reach(conv.kernel[i], 1, conv.pads[i], -conv.dilations[i], dy[1 + i], phases[i], conv.strides[i] // phases[i])

@@ -21,13 +21,13 @@ _LONGEST = 4
 
 
 def parameter_names(node: Node) -> list[str]:
-    """Return C names of a node's inputs, then of its outputs; one that overwrites an input is no parameter."""
+    """Return C names of a node's inputs, then of its outputs; an output that overwrites an input is not a parameter."""
     names = list(input_names(node.op, node.attrs, len(node.inputs)))
     return names + [f"{name}_out" if name in names else name for name in output_names(node)]
 
 
 def description(node: Node) -> str:
-    """Return what a node computes, as one sentence or more."""
+    """Describe the computation of a node in one sentence or more."""
     rule = op_def(node.op).says
     text = rule(node) if rule is not None else _doc(node)
     return text if text.endswith(".") else f"{text}."
@@ -74,7 +74,7 @@ def padding(top: int, left: int, shape: tuple[int, ...], name: str) -> str:
 
 
 def summed(axes: tuple[int, ...], shape: tuple[int, ...]) -> str:
-    """Return what a sum over axes runs over: "4x4 pixels", or "8 elements of axis 1"."""
+    """Describe the range of a sum over axes: "4x4 pixels", or "8 elements of axis 1"."""
     sizes = times(tuple(shape[axis] for axis in axes if shape[axis] > 1)) or "1"
     if len(shape) == 4 and set(axes) <= {0, 1, 2}:
         return f"{sizes} pixels"

@@ -1,4 +1,5 @@
-"""Dropout with masks that are computed, not kept: whether an element is dropped is a hash of where and when it is."""
+"""Dropout with masks that are computed, not kept: a hash of an element's place and step decides whether it is
+dropped."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ HASH_BITS = 24
 
 @dataclass(frozen=True)
 class DropoutAttrs(Attrs):
-    """ratio: how likely an element is dropped; samples: how many lie one behind the other in x."""
+    """ratio: probability that an element is dropped; samples: number of samples in x, one after the other."""
 
     ratio: float
     samples: int = 1
@@ -26,7 +27,8 @@ class DropoutAttrs(Attrs):
 
 @dataclass(frozen=True)
 class RandomDropoutAttrs(Attrs):
-    """limit: elements whose hash is below are dropped; scale: of the others; seed: of this mask; samples: in x."""
+    """limit: elements with a hash below it are dropped; scale: factor for the others; seed: of this mask; samples: in
+    x."""
 
     limit: int
     scale: float

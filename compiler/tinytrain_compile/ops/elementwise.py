@@ -1,8 +1,7 @@
 """Arithmetic element by element: each operator is one formula, with its gradient (see ops/arithmetic.py).
 
-`unary` enters an operator of one operand and its backward operator: what it means, its exact twin, its kernel and, if
-ONNX has an operator of this name, its import follow. All that an addition needs besides is a test case
-(testing/ops/case_pointwise.py).
+`unary` enters an operator of one operand and its backward operator. Its reference, exact twin, kernel and, if ONNX has
+an operator of this name, import follow. Besides, an addition needs only a test case (testing/ops/case_pointwise.py).
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ from tinytrain_compile.ops.rows import element_rows
 
 SECOND_ORDER = NonDifferentiable("second derivatives are never needed")
 LIGHT, HEAVY = 4, 1
-"""Vectors in a turn of a kernel's loop: of functions of a few instructions, and of others."""
+"""Vectors per turn of a kernel's loop: for functions of a few instructions, and for others."""
 
 
 @dataclass(frozen=True)
 class Elementwise:
     """Formula of an elementwise operator.
 
-    lanes: vectors in a turn of the kernel's loop, on cores that have vectors; 0: lanes cannot do what is computed. By
-    the attributes, if the formula depends on them.
+    lanes: vectors per turn of the kernel's loop, on cores that have vectors; 0: vectors cannot compute the formula. A
+    function of the attributes, if the formula depends on them.
     """
 
     formula: Formula
@@ -50,7 +49,7 @@ class Elementwise:
 
     def of(self, m: Arithmetic, elements: tuple[Any, ...], attrs: Attrs) -> Any:
         """Return an element of the result."""
-        formula = cast("Callable[..., Any]", self.formula)  # of as many operands as the operator has
+        formula = cast("Callable[..., Any]", self.formula)  # with one argument per operand
         return formula(m, *elements, *((attrs,) if self.has_attrs else ()))
 
     def lanes_of(self, attrs: Attrs) -> int:
@@ -59,7 +58,7 @@ class Elementwise:
 
 
 FORMULAS: dict[str, Elementwise] = {}
-"""By the name of the operator."""
+"""Formulas by the name of the operator."""
 
 
 def broadcast_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
@@ -75,7 +74,7 @@ def broadcast_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorTyp
 
 
 def same_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
-    """Infer the type of the first operand, whose shape all have (ValueError: others)."""
+    """Infer the type of the first operand; ValueError if shapes differ."""
     first, *others = inputs
     expect_float("arithmetic", *inputs)
     if any(value.shape != first.shape for value in others):
@@ -107,7 +106,7 @@ def elementwise(
     bounds: Bounds | None = None,
     says: Callable[[Node], str] | None = None,
 ) -> None:
-    """Register an operator by its formula. reuses: all operands, if none are given; see OpDef and Elementwise."""
+    """Register an operator by its formula. reuses: None: all operands; see OpDef and Elementwise."""
     entry = FORMULAS[name] = Elementwise(formula, lanes, attrs is not Attrs)
 
     def reading(m: Arithmetic) -> ReferenceRule:
@@ -139,9 +138,8 @@ def elementwise(
 
 @dataclass(frozen=True)
 class Slope:
-    """The backward operator of a unary one, named <op>Grad: formula(m, dy, kept[, attributes]) -> dx.
-
-    kept: what it reads besides dy, "x" or "y". lanes: see Elementwise. traits, says: of the backward operator.
+    """The backward operator of a unary one, named <op>Grad: formula(m, dy, kept[, attributes]) -> dx. kept: the tensor
+    that it reads besides dy, "x" or "y". lanes: see Elementwise. traits, says: of the backward operator.
     """
 
     kept: str

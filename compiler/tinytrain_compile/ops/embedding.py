@@ -1,4 +1,4 @@
-"""Looking up rows of a table, and what the rows' gradients are to the table."""
+"""Looking up rows of a table, and adding the rows' gradients to that of the table."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def _gather_grad(arrays: tuple[Any, ...], attrs: GatherAttrs) -> tuple[Array, ..
 
 
 def rows_to_choose_from(graph: Graph, index: Value) -> int:
-    """Count the rows of the smallest table that is looked up by a value, or by what only moves its numbers; 0 if none
-    is."""
+    """Count the rows of the smallest table looked up by a value, directly or after moves of its numbers; 0 if there is
+    none."""
     moved, rows = {index.name}, list[int]()
     for node in graph.nodes:
         if node.op == "Gather" and operand(node, "index").name in moved:

@@ -1,7 +1,7 @@
 """Building blocks of exact references: numpy that repeats generated float32 C to the bit.
 
 numpy's own sum, mean and matrix product add in blocks; here everything is added one after the other, from zero.
-Elements that a kernel skips may be added as +0: a sum that started at +0 is never -0, so that changes no bit.
+Elements that a kernel skips may be added as +0: a sum that started at +0 is never -0, so no bit changes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 F32 = np.float32
 LOWEST = np.finfo(np.float32).min
-"""Where a kernel's maximum starts."""
+"""First value of a kernel's running maximum."""
 
 Tensor = Any
 """A float32 array or scalar: numpy makes scalars of arrays without axes."""
@@ -31,7 +31,7 @@ def shifted(x: Tensor, addend: float) -> Tensor:
 
 
 def clamp(x: Tensor, low: float, high: float) -> Tensor:
-    """Return x between bounds, of which infinite ones are not tested; -0 and NaN pass a bound of 0."""
+    """Return x clamped to bounds; infinite bounds are not tested; -0 and NaN pass a bound of 0."""
     if math.isfinite(low):
         x = np.where(x < F32(low), F32(low), x)
     if math.isfinite(high):

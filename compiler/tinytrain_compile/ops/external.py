@@ -1,4 +1,4 @@
-"""What an external kernel of an op is called with: its operands, and the numbers of its layer (tt_external.h)."""
+"""Arguments of an op's external kernel: its operands, and the numbers of its layer (tt_external.h)."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _GEMM = ("rows", "in_c", "out_c")
 
 @dataclass(frozen=True)
 class ExternalForm:
-    """How an op is handed over: macro of its signature, C type of its layer, operands in front of the output.
+    """Call of an external kernel: macro of its signature, C type of its layer, operands before the output.
 
     optional: whether the last operand may be missing (NULL). names: of the layer's numbers, in the order of its C type.
-    values: these numbers of a node; nested: so many of them lie in a struct of their own, which the C type begins with.
+    values: node -> these numbers; nested: how many of them are in a nested struct, with which the C type begins.
     """
 
     macro: str
@@ -102,7 +102,7 @@ EXTERNAL_FORMS: Mapping[str, ExternalForm] = {
 
 
 def external_form(node: Node) -> ExternalForm | None:
-    """Return how a node may be handed over; None if it may not: another op, or a weight that lies in two parts."""
+    """Return the form of a node's external call; None if it cannot have one: another op, or a weight in two parts."""
     form, attrs = EXTERNAL_FORMS.get(node.op), node.attrs
     geometry: Any = attrs.conv if isinstance(attrs, QConvAttrs | ConvGradInputAttrs) else attrs
     split = isinstance(geometry, ConvAttrs | GemmAttrs) and geometry.split is not None

@@ -21,7 +21,7 @@ INT32_MAX, INT32_MIN = 2**31 - 1, -(2**31)
 EXPONENT_START, EXPONENT_LIMIT = -7, 100
 """Exponent of an error before anything is known, and its bound on both sides."""
 UNSETTLED = -1
-"""Quiet count of an exponent that no step has found yet."""
+"""Quiet count of an exponent that no step has determined yet."""
 GOLDEN = 0x9E3779B1
 """The prime next to 2**32 over the golden ratio (Knuth, The Art of Computer Programming 6.4; TT_GOLDEN): multiples of
 it are spread evenly over 32 bits."""
@@ -43,7 +43,7 @@ def split_factor(factor: float) -> tuple[int, int]:
 
 
 def split_factors(factors: Any) -> tuple[Ints, Ints]:
-    """Return `split_factor` of every element, as arrays of int32 and int8; E0307 for a factor beyond 2**-128 to
+    """Return `split_factor` of every element, as arrays of int32 and int8; E0307 for a factor outside 2**-128 to
     2**127."""
     pairs = [split_factor(float(f)) for f in np.ravel(factors)]
     if any(not -128 <= shift <= 127 for _, shift in pairs):
@@ -91,7 +91,7 @@ def requantise(acc: Any, multiplier: Any, exponent: Any) -> Ints:
 
 
 def above(values: Any, sums: Any) -> Ints:
-    """Return what sums were rounded to, but 1 for a positive sum that became 0: a mask tells it from what a ReLU
+    """Return rounded sums, but 1 for a positive sum that became 0, so that a mask can tell it from what a ReLU
     stopped."""
     y = np.asarray(values, np.int64)
     return np.where((y == 0) & (np.asarray(sums) > 0), 1, y)
@@ -116,7 +116,7 @@ def error_peak(values: Ints, peak: Ints) -> Ints:
 
 
 def needed_bits(peak: int) -> int:
-    """Return the smallest k with peak <= ERROR_TARGET * 2**k, for peak >= 1 (negative where the range is not used)."""
+    """Return the smallest k with peak <= ERROR_TARGET * 2**k, for peak >= 1 (negative if the range is not used)."""
     k = -6
     while peak > ERROR_TARGET * 2.0**k:
         k += 1
@@ -138,7 +138,7 @@ def noise_bytes(state: Any, salt: Any, count: int) -> Ints:
 
 
 def noise_of_rows(state: Any, salt: Any, rows: int, count: int) -> Ints:
-    """Return the same for rows of `count` weights: a mixed word serves four neighbours of a row, its lowest byte the
+    """Return noise for rows of `count` weights: one mixed word gives bytes to four neighbours in a row, lowest byte
     first."""
     words = -(-count // 4)
     start = np.uint64((int(state) + int(salt)) & 0xFFFFFFFF)

@@ -1,7 +1,7 @@
 """Weight gradients that go straight into an update or a sum: one operator, whose attributes name the two.
 
-Its operands are those of the update with the gradient's in place of `g`, and it means one after the other. Where
-gradients are clipped, it adds up the squares of the gradient's rows as well.
+Its operands are those of the update with the gradient's in place of `g`; it does one after the other. If gradients are
+clipped, it adds up the squares of the gradient's rows as well.
 """
 
 from __future__ import annotations
@@ -32,17 +32,18 @@ from tinytrain_compile.ops.owned import OF_PARTS
 T = TypeVar("T")
 
 KEPT_SUMS = 40
-"""Sums in a tile of a gradient, at most."""
+"""Most sums in a tile of a gradient."""
 ROWS = "rows"
 """Operand and result for the squares of the gradient's rows."""
 INTEGER_UPDATES = (Q_SUM.name, Q_UPDATE.name)
-"""What takes a gradient, of a low-rank activation, to int8 weights."""
+"""Operators that apply the gradient of a low-rank activation to int8 weights."""
 _GRADIENTS = (linear.GEMM_GRAD_WEIGHT.name, conv.CONV_GRAD_WEIGHT.name)
-"""What makes a weight gradient element by element, each a sum of its own."""
+"""Operators that make a weight gradient element by element, each element a separate sum."""
 _STEPS = tuple(name for name in OPS if steps_floats(name))
-"""What takes a gradient `g` element by element; its first operand has the same shape. Sums of a batch do so too."""
+"""Updates that use a gradient `g` element by element; their first operand has its shape. ACCUMULATE does so too."""
 _LOW_RANK = tuple(name for name in (update.ACCUMULATE.name, *_STEPS) if update.FORMULAS[name].low_rank)
-"""What takes it from a low-rank activation as well; others, and clipped gradients, are stored there."""
+"""Updates that are also fused with the gradient of a low-rank activation. Others, and clipped gradients, get it
+stored."""
 
 PAIRS: tuple[tuple[str, str, bool], ...] = (
     *((gradient, step, squares) for gradient in _GRADIENTS for step in _STEPS for squares in (False, True)),
@@ -57,7 +58,7 @@ PAIRS: tuple[tuple[str, str, bool], ...] = (
 class FusedUpdateAttrs(Attrs):
     """The operators that a node fuses, a pair of PAIRS, and the attributes of each.
 
-    squares: behind the gradient's operands it takes `rows`, to which it adds the squares of the gradient's rows.
+    squares: after the gradient's operands comes `rows`, to which the node adds the squares of the gradient's rows.
     """
 
     gradient: str
@@ -68,13 +69,13 @@ class FusedUpdateAttrs(Attrs):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the operands that there are, in order."""
+        """Names of the operands, in order."""
         own, place = operand_names(self.update, self.of_update), self.place
         return (*own[:place], *op_def(self.gradient).inputs, *([ROWS] if self.squares else []), *own[place + 1 :])
 
     @property
     def place(self) -> int:
-        """Where the update takes its gradient."""
+        """Index of the gradient among the update's operands."""
         return operand_names(self.update, self.of_update).index("g")
 
     @property
@@ -82,7 +83,7 @@ class FusedUpdateAttrs(Attrs):
         return self.place + len(op_def(self.gradient).inputs)
 
     def cut(self, operands: Sequence[T]) -> tuple[tuple[T, ...], tuple[T, ...], tuple[T, ...]]:
-        """Return the operands of the update in front of its gradient, those of the gradient, those of the update behind
+        """Return the operands of the update before its gradient, those of the gradient, those of the update after
         it."""
         first, last = self.place, self._rows_place
         return (*operands[:first],), (*operands[first:last],), (*operands[last + self.squares :],)
@@ -93,7 +94,8 @@ class FusedUpdateAttrs(Attrs):
 
 
 def taken_apart(node: Node) -> tuple[Node, ...]:
-    """Take a fused node apart into those that it means, with a gradient between them; any other node as it is."""
+    """Split a fused node into the two that it stands for, with a gradient between them; return any other node
+    unchanged."""
     attrs = node.attrs
     if not isinstance(attrs, FusedUpdateAttrs):
         return (node,)
@@ -128,14 +130,13 @@ def _run(arrays: tuple[Array, ...], attrs: FusedUpdateAttrs, exact: bool = False
 
 
 def _kept_bytes(node: Node) -> int:
-    """Return the bytes of the sums of a tile, which an update of several tensors, or of integers, goes over in a
-    loop."""
+    """Return the bytes of the sums of a tile; an update of several tensors, or of integers, loops over them."""
     elements, integer = node.outputs[0].elements, attrs_of(node, FusedUpdateAttrs).update in INTEGER_UPDATES
     return 4 * min(KEPT_SUMS, elements) if len(node.outputs) > 1 or integer else 0
 
 
 def _shown(attrs: FusedUpdateAttrs) -> tuple[str, str]:
-    """Return (name, doc) that generated code shows: those of the two."""
+    """Return (name, doc) that generated code shows: those of both operators."""
     name, doc = form_name(attrs.update, attrs.of_update), form_doc(attrs.update, attrs.of_update)
     squared, squares = ("Squared", ", its squares are added to rows") if attrs.squares else ("", "")
     stem = doc.rstrip(".").partition("; operands")[0]

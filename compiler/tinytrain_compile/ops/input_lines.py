@@ -1,8 +1,6 @@
-"""InputLines: where the rows of an image come in that its caller hands over one after the other.
-
-Its operand is the image in the caller's hands: never in the arena, as a label; bytes of a camera, which are 128 more,
-or int8. Its result is the image for the rest of the graph; inside a stream that is a ring of some rows, outside of one
-the whole image.
+"""Definition of InputLines: the entry of an image whose rows the caller hands over one after the other. Its operand is
+the caller's image: like a label, never in the arena; camera bytes, which are 128 more, or int8. Its result is the image
+for the rest of the graph: a ring of some rows inside a stream, the whole image outside.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from tinytrain_compile.ops.stream import StreamAttrs
 
 LINES = "InputLines"
 BYTE_ZERO = 128
-"""What a byte of a camera is more than the int8 that it stands for."""
+"""Difference between a camera byte and the int8 that it stands for."""
 
 
 def _infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
@@ -30,7 +28,7 @@ def _reference(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
 
 
 def _rows(_node: Node) -> RowForm:
-    """Return a form that reads no map: its rows are those that its caller has, one a call."""
+    """Return a form that reads no map: its rows are the caller's, one per call."""
     return RowForm(())
 
 
@@ -41,9 +39,9 @@ def takes_lines(node: Node) -> bool:
 
 
 def arena_inputs(graph: Graph) -> tuple[Value, ...]:
-    """Return the graph's inputs that lie in the arena: all data, unless an image comes by rows.
+    """Return the graph's inputs that are in the arena: all data, unless an image comes by rows.
 
-    Labels are the caller's.
+    Labels stay with the caller.
     """
     if any(takes_lines(node) for node in graph.nodes):
         return ()

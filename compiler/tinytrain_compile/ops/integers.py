@@ -1,4 +1,4 @@
-"""Whole numbers in a graph: token ids, positions and lengths, what is computed with them, and where they come from.
+"""Integers in a graph: token ids, positions, lengths, their sources, and the operators that compute with them.
 
 They are int32, and sums that leave int32 wrap around. Nothing here has a gradient: integers are piecewise constant.
 """
@@ -18,7 +18,7 @@ from tinytrain_compile.ops.names import WrongTypeError, expect_integers, kept_la
 
 WHOLE = NonDifferentiable("integers are piecewise constant", flat=True)
 _LOW, _HIGH = -(2**31), 2**31
-"""int32: from the first to below the second, both exact in float32."""
+"""Range of int32, including the first and excluding the second; both are exact in float32."""
 
 
 @dataclass(frozen=True)

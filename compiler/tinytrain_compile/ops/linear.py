@@ -15,7 +15,7 @@ from tinytrain_compile.ops.names import attrs_of, expect_float, named, operand, 
 
 @dataclass(frozen=True)
 class GemmAttrs(Attrs):
-    """bias: whether a bias operand follows the weight; split: the weight lies in two parts."""
+    """bias: whether a bias operand follows the weight; split: the two parts of the weight, if it is split."""
 
     bias: bool = False
     split: Split | None = None
@@ -23,7 +23,7 @@ class GemmAttrs(Attrs):
 
 @dataclass(frozen=True)
 class MatMulAttrs(Attrs):
-    """Whether the last two axes of an operand are swapped before multiplying."""
+    """Flags that swap the last two axes of an operand before multiplying."""
 
     transpose_a: bool = False
     transpose_b: bool = False
@@ -43,7 +43,7 @@ def join_split(arrays: tuple[Array, ...], split: Split | None, out_axis: int, in
 
 
 def _joined(part: Array, whole: Array, places: Array, axis: int) -> Array:
-    """Return a weight whose channels with a place are those there in the part that is trained."""
+    """Return the whole weight, with each channel that has a place taken from that place of the trained part."""
     here = places >= 0
     joined = np.moveaxis(whole.astype(part.dtype), axis, 0).copy()
     joined[here] = np.moveaxis(part, axis, 0)[np.minimum(places[here], part.shape[axis] - 1)]
@@ -68,8 +68,8 @@ def whole_shape(inputs: tuple[Value, ...], split: Split | None, out_axis: int, i
 
 PARTS = ("w", "w_rest?")
 WEIGHT = (*PARTS, "place?")
-"""Names of the operands that hold a weight: the second only where it lies in two parts, the third where a table says
-for each channel where it lies in the first (-1: in the second)."""
+"""Names of the operands that hold a weight: the second only if it is in two parts, the third if a table tells each
+channel's place in the first (-1: in the second)."""
 LAYER_KINDS = {
     "Conv": "conv",
     "ConvGradInput": "transposed conv",
@@ -88,7 +88,7 @@ def present_parts(split: Split | None) -> tuple[str, ...]:
 
 
 def weight_dtypes(split: Split | None) -> tuple[str, ...]:
-    """Return the names of the operands that hold an int8 weight."""
+    """Return the element types of the operands that hold an int8 weight."""
     return ("int8", *("int32" if name == "place" else "int8" for name in present_parts(split)))
 
 
@@ -347,5 +347,5 @@ operator(
 
 
 def output_axis(layer: Node) -> int:
-    """Return where the output channels of a layer's weight are: last if it is a transposed convolution."""
+    """Return the axis of a layer's output channels in its weight: the last one for a transposed convolution."""
     return 0 if has_trait(layer.op, "layer") else -1

@@ -20,7 +20,7 @@ REDUCTIONS = ("mean", "sum", "none")
 
 @dataclass(frozen=True)
 class NllAttrs(Attrs):
-    """axis: where the classes lie; reduction: "mean", "sum" or "none"; ignore_index: a label that does not count."""
+    """axis: axis of the classes; reduction: "mean", "sum" or "none"; ignore_index: a label that does not count."""
 
     axis: int
     reduction: str = "mean"
@@ -103,7 +103,7 @@ def _infer_pair_grad(op: str, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[
 
 
 def _counting(labels: Any, attrs: NllAttrs, classes: int) -> Any:
-    """Return which labels count: no ignored ones, and none that are no class at all."""
+    """Return which labels count: those that are a class and not ignored."""
     counts = (labels >= 0) & (labels < classes)
     return counts if attrs.ignore_index is None else counts & (labels != attrs.ignore_index)
 
@@ -116,8 +116,7 @@ def _label_weights(labels: Any, weights: Sequence[Any], attrs: NllAttrs, classes
 
 
 def _mean_divisor(weight: Any, attrs: NllAttrs) -> Any:
-    """Return what "mean" divides by: the weights' sum; 1 if nothing counts, so that loss and gradient are 0 and not
-    NaN."""
+    """Return the divisor of "mean": the weights' sum; 1 if nothing counts, so that loss and gradient are 0, not NaN."""
     total = weight.sum() if attrs.reduction == "mean" else weight.dtype.type(1)
     return total if total != 0 else weight.dtype.type(1)
 
@@ -154,7 +153,7 @@ def _mse_grad(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
 
 
 def _exact_weights(labels: Any, weights: Sequence[Any], attrs: NllAttrs, classes: int) -> tuple[Any, Any, Any]:
-    """Return (whether each label counts, its weight if so, what "mean" divides by)."""
+    """Return (whether each label counts, its weight if so, the divisor of "mean")."""
     counts = _counting(labels, attrs, classes)
     weight = (weights[0] if weights else np.ones(classes, F32))[np.where(counts, labels, 0)]
     divisor = sequential_sum(np.where(counts, weight, F32(0)).ravel()) if attrs.reduction == "mean" else F32(1)

@@ -1,4 +1,4 @@
-"""Operands and results by the names that an OpDef gives them (nothing else counts positions), and checks of them."""
+"""Operands and results by the names that an OpDef gives them (no other module counts positions), and checks of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ A = TypeVar("A", bound=Attrs)
 
 
 class Named(dict[str, T]):
-    """Operands by name, in order; `get` for those that may be missing. KeyError for a name that is none of them."""
+    """Operands by name, in order; `get` for those that may be missing. KeyError for an unknown name."""
 
     def __init__(self, op: str, names: Sequence[str], items: Sequence[T]) -> None:
         super().__init__(zip(names, items, strict=True))
@@ -31,8 +31,8 @@ class Named(dict[str, T]):
         raise KeyError(f"{self._op} has no {name!r} here, it has {', '.join(self)}")
 
     def position(self, name: str) -> int:
-        """Return the index of an operand among those that are there; KeyError for a name that is none of them."""
-        self[name]  # or it is missing
+        """Return the index of an operand among those present; KeyError for an unknown name."""
+        self[name]  # KeyError if it is missing
         return list(self).index(name)
 
     def several(self, *names: str) -> tuple[T, ...]:
@@ -58,7 +58,7 @@ def names_of(node: Node) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def attrs_of(node: Node, kind: type[A]) -> A:
-    """Return a node's attributes, which are of this kind."""
+    """Return a node's attributes, which must be of this kind."""
     assert isinstance(node.attrs, kind), f"{node.op} has {type(node.attrs).__name__}"
     return node.attrs
 
@@ -92,9 +92,10 @@ def is_prepared(node: Node) -> bool:
 
 
 class ErrorOperands(NamedTuple):
-    """The operands of OpDef.error, of a node that makes an error; probe: above the exponents that it reads, see there.
+    """Operands of OpDef.error for a node that makes an error; probe: exponent above those that it reads
+    (QConvGradInputAttrs).
 
-    The first step after m_init finds the exponent: it computes the error twice, so that it never runs in place.
+    The first step after m_init finds the exponent: it computes the error twice, so it never runs in place.
     """
 
     peak: Value
@@ -105,7 +106,7 @@ class ErrorOperands(NamedTuple):
 
 
 def error_operands(node: Node) -> ErrorOperands | None:
-    """Return what is kept of the int8 error that a node makes; None if it makes none."""
+    """Return the operands that keep the state of the int8 error that a node makes; None if it makes none."""
     kept = op_def(node.op).error
     if kept is None:
         return None
@@ -124,14 +125,14 @@ def error_ops(nodes: Iterable[Node]) -> dict[str, str]:
     return {error.exponent.name: op for op, error in found if error is not None}
 
 
-# ---- what families of operators share --------------------------------------------------------------------------------
+# ---- shared by families of operators --------------------------------------------------------------------------------
 
 BACKWARD = NonDifferentiable("a backward op: training differentiates once")
-"""The reason that most *Grad ops share."""
+"""Reason of most *Grad ops for having no gradient."""
 
 
 class WrongTypeError(ValueError):
-    """An operator on operands of types that it does not compute with."""
+    """Raised for operands of types that an operator does not support."""
 
 
 def expect_float(op: str, *values: Value) -> None:
@@ -187,8 +188,8 @@ def only(gradients: tuple[Value | None, ...]) -> Value:
 def emits(op: str, *kept: str, attrs: Callable[[Node, Any], Attrs] = lambda _node, own: own) -> GradientRule:
     """Return the rule of an operator whose first operand's gradient one operator computes.
 
-    kept: names of operands and results that it reads after the gradient of output 0; attrs: its attributes, by the
-    node and the node's.
+    kept: names of operands and results that it reads after the gradient of output 0; attrs: (node, attributes of the
+    node) -> its attributes.
     """
 
     def rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:

@@ -28,7 +28,7 @@ class AxisAttrs(Attrs):
 
 @dataclass(frozen=True)
 class NormalizeAttrs(Attrs):
-    """The axes of one group (increasing), and what is added to the variance."""
+    """The axes of one group (increasing), and the epsilon added to the variance."""
 
     axes: tuple[int, ...]
     epsilon: float
@@ -173,7 +173,7 @@ operator(
     "(x - mean) * rstd and rstd = 1 / sqrt(variance + epsilon), both over a group of axes.",
     _infer_normalize,
     partial(_normalize, REFERENCE),
-    emits("NormalizeGrad", "xhat", "rstd"),  # rstd feeds the backward pass alone, and has no gradient
+    emits("NormalizeGrad", "xhat", "rstd"),  # only the backward pass reads rstd, so it has no gradient
     NormalizeAttrs,
     samples=Samples(lambda _node, attrs, _count: along(attrs, attrs.axes)),
     exact=partial(_normalize, EXACT),

@@ -1,8 +1,8 @@
-"""How far below an input that dies an output may begin: from the order in which kernels read and write.
-
-A kernel works in turns: it reads what a turn needs, then writes that turn's part of the output, both in rising order of
-addresses. An input byte is safe while everything written so far lies below the lowest byte that is still to be read.
-What is claimed here, `tests/lower/test_overlaps.py` runs: each kernel at its distance, and one alignment unit below it.
+"""Distances by which an output may begin below a dying input, from the order in which kernels read and write. A kernel
+works in turns: it reads what a turn needs, then writes that turn's part of the output, both in rising order of
+addresses. An input byte is safe while everything written so far is below the lowest byte still to be read.
+`tests/lower/test_overlaps.py` checks these distances: it runs each kernel at its distance, and one alignment unit below
+it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,8 @@ ITEM_BYTES = {"float32": 4, "int32": 4, "int8": 1}
 
 
 def smallest_distance(written: npt.NDArray[np.int64], read: npt.NDArray[np.int64]) -> int:
-    """Return how far an output may lie below its input. written: per turn, the end of its output; read: the lowest byte
-    of the input that it reads.
-
-    The last turn's output covers nothing that is still wanted.
+    """Return the least distance of an output below its input. written: per turn, the end of its output; read: the
+    lowest byte of the input that it reads. The last turn's output covers nothing that is still needed.
     """
     if len(written) < 2:
         return 0
@@ -33,10 +31,10 @@ def smallest_distance(written: npt.NDArray[np.int64], read: npt.NDArray[np.int64
 
 
 def element_by_element(node: Node, name: str = "") -> tuple[Overlap, ...]:
-    """Return what a loop over elements of two sizes allows; each element of the output is stored after that of its
-    operand was loaded.
+    """Return the overlap that a loop over elements of two sizes allows: it stores each element after loading its
+    operand's.
 
-    name: of the operand, where there are several.
+    name: of the operand, if there are several.
     """
     (output,), index = node.outputs, position(node, name) if name else 0
     source = node.inputs[index]
@@ -46,7 +44,7 @@ def element_by_element(node: Node, name: str = "") -> tuple[Overlap, ...]:
 
 
 def packed_bits(node: Node) -> tuple[Overlap, ...]:
-    """Return what packing bits allows: eight elements are loaded before their byte is stored."""
+    """Return the overlap that packing bits allows: eight elements are loaded before their byte is stored."""
     size = ITEM_BYTES[operand(node, "y").dtype]
     count = np.arange(result(node, "mask").size_bytes, dtype=np.int64)
     return (Overlap(0, 0, smallest_distance(count + 1, 8 * size * count)),)
@@ -58,10 +56,10 @@ def first_rows(rows: int, strip: int, stride: int, pad: int) -> npt.NDArray[np.i
 
 
 def row_strips(node: Node, strip: int, stride: int, pad: int, step: int = 1) -> tuple[Overlap, ...]:
-    """Return what a few output rows a turn allow, for which the input rows are copied first.
+    """Return the overlap that a few output rows per turn allow, if their input rows are copied first.
 
-    step: channels, if the kernel goes through the strips channel by channel: then others have yet to be read, and stay
-    whole only at multiples of a pixel.
+    step: channels, if the kernel goes through the strips channel by channel: then others are still to be read, and stay
+    intact only at multiples of a pixel.
     """
     count, rows, width, channels = result(node, "y").shape
     _, image_rows, image_width, image_channels = operand(node, "x").shape
@@ -77,7 +75,7 @@ def row_strips(node: Node, strip: int, stride: int, pad: int, step: int = 1) -> 
 
 
 def pixel_strips(node: Node, strip: int) -> tuple[Overlap, ...]:
-    """Return what a few pixels a turn allow, whose channels are all copied first: 1x1 convolutions."""
+    """Return the overlap that a few pixels per turn allow, if all their channels are copied first: 1x1 convolutions."""
     pixels = math.prod(operand(node, "x").shape[:3])
     turns = np.arange(pixels // strip, dtype=np.int64)
     written = (turns + 1) * strip * result(node, "y").shape[3]
@@ -85,8 +83,8 @@ def pixel_strips(node: Node, strip: int) -> tuple[Overlap, ...]:
 
 
 def windows(node: Node, strides: tuple[int, int], pads: tuple[int, ...]) -> tuple[Overlap, ...]:
-    """Return what a few channels of a pixel a turn allow, each read in its window: pooling. Fewer channels a turn are
-    never safer."""
+    """Return the overlap that a few channels of a pixel per turn allow, each read in its window: pooling. Fewer
+    channels per turn are never safer."""
     count, rows, width, channels = result(node, "y").shape
     _, image_rows, image_width, _ = operand(node, "x").shape
     size = ITEM_BYTES[operand(node, "x").dtype]
@@ -101,8 +99,8 @@ def windows(node: Node, strides: tuple[int, int], pads: tuple[int, ...]) -> tupl
 
 
 def within_concat(node: Node, axis: int) -> tuple[Overlap, ...]:
-    """Return what a Concat allows, element by element in the output's order: every input may lie where its own last
-    element goes, no lower."""
+    """Return the overlaps of a Concat, element by element in the output's order: every input must begin so high that
+    its last element is not below its destination."""
     shape = result(node, "y").shape
     rows, width = math.prod(shape[:axis]), math.prod(shape[axis:])
     found: list[Overlap] = []
@@ -116,7 +114,7 @@ def within_concat(node: Node, axis: int) -> tuple[Overlap, ...]:
 
 
 def embedded(node: Node, starts: Sequence[int], steps: Sequence[int]) -> tuple[Overlap, ...]:
-    """Return how far the last element moves up: in the output's order, the input's too if no axis runs backwards."""
+    """Return how far the last element moves up. The output's order is the input's too if no axis runs backwards."""
     x, shape = operand(node, "x"), result(node, "y").shape
     if min(steps, default=1) < 1:
         return ()

@@ -1,4 +1,4 @@
-"""What an operator does to the operands that it overwrites: every such operator declares it, and other stages ask."""
+"""Declarations of operators about the operands that they overwrite, which other stages read."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tinytrain_compile.ir.stages import Velocity
 from tinytrain_compile.ir.types import Attrs
 
 Kind = Literal["PARAMETER", "SUM", "ANY", "FINITE", "NOT_NEGATIVE", "POWERS", "SYMMETRIC", "EXPONENT", "SHIFTS"]
-"""What an operand holds. PARAMETER: a weight or bias; SUM: a running sum, which no checkpoint has. All others are state
-that stays within a range, which m_load checks (emit/checkpoint.py)."""
+"""Kinds of contents of an operand. PARAMETER: a weight or bias; SUM: a running sum, never in a checkpoint. All others
+are state that stays within a range, which m_load checks (emit/checkpoint.py)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,8 +19,8 @@ class IntegerStep:
     """Integer form of the step of an operator (quantize/update.py).
 
     attrs: the attributes that the operator must have. velocity: attributes -> how a velocity enters; None: there is
-    none. state: the operand that the velocity is in the place of. refused: attributes -> (option, what int8 has
-    instead), for each setting that integers have no form of.
+    none. state: the operand that the velocity replaces. refused: attributes -> (option, alternative in int8), for each
+    setting that has no integer form.
     """
 
     attrs: type[Attrs]
@@ -30,43 +30,43 @@ class IntegerStep:
 
 
 Int8 = Literal["sum", "refused", "integer", "float", "parts"] | IntegerStep
-"""What becomes of an operator in an int8 network.
+"""Treatment of an operator in an int8 network.
 
 IntegerStep: int8 parameters take its step, in integers.
 sum: it sums gradients, or their squares, and has an integer form there.
-refused: integers have no form of it, and training an int8 network with it is an error (E0113).
-integer: it is an integer form already. float: it has nothing to do with parameters, and stays.
-parts: it is made of other operators, which say what they overwrite, after graphs are made integer (OF_PARTS).
+refused: it has no integer form, and training an int8 network with it is an error (E0113).
+integer: it already is an integer form. float: it is unrelated to parameters, and stays.
+parts: it is made, after quantisation, of other operators, which declare what they overwrite (OF_PARTS).
 """
 
 
 @dataclass(frozen=True, eq=False)
 class Owned:
-    """holds: what each overwritten operand holds, by its name; int8: see Int8."""
+    """holds: kind of each overwritten operand, by its name; int8: see Int8."""
 
     holds: Mapping[str, Kind]
     int8: Int8
 
     @property
     def has_parameter(self) -> bool:
-        """Whether it steps a parameter."""
+        """True if the operator steps a parameter."""
         return "PARAMETER" in self.holds.values()
 
     @property
     def is_float_step(self) -> bool:
-        """Whether it steps a parameter that is not an integer."""
+        """True if the operator steps a parameter that is not an integer."""
         return self.has_parameter and self.int8 != "integer"
 
 
 OF_PARTS = Owned({}, "parts")
-"""Marks an operator that is made of others: take its nodes apart to see what they overwrite (ops/fused_update.py)."""
+"""Mark of an operator made of others: take its nodes apart to see what they overwrite (ops/fused_update.py)."""
 
 
 @dataclass(frozen=True)
 class ErrorState:
-    """What is kept of an int8 error beside its numbers (docs/int8.md): names of operands of the op that makes it.
+    """State of an int8 error besides its numbers (docs/int8.md): names of operands of the op that makes it.
 
-    peak: gathers the error's largest magnitude, which the op overwrites. exponent: what the error is stored with.
+    peak: gathers the error's largest magnitude, which the op overwrites. exponent: that the error is stored with.
     read: exponents of the errors that the op reads. float_peak: the peak is the bits of a float32 magnitude, not a
     count of units of 2**exponent.
     """

@@ -1,7 +1,8 @@
 """Pooling over windows of NHWC images.
 
-The gradient of a maximum needs only which tap won: MaxPoolIndex is emitted with the backward graph but depends on the
-forward input alone, so the planner runs it early and the input dies; one byte per window lives until the backward pass.
+The gradient of a maximum needs only the index of the tap that won. MaxPoolIndex is emitted with the backward graph but
+depends on the forward input alone, so the planner runs it early and the input dies. One byte per window lives until the
+backward pass.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def _infer_pool_grad(op: str, dy: Value, attrs: PoolGradAttrs) -> tuple[TensorTy
 
 
 def always_full(attrs: PoolAttrs, hw: tuple[int, int]) -> bool:
-    """Tell whether every window divides by all its taps and none hangs over the padded image: as a convolution does."""
+    """Tell whether every window divides by all its taps and none extends past the padded image, as in a convolution."""
     for axis in (0, 1):
         padded = hw[axis] + attrs.pads[axis] + attrs.pads[axis + 2]
         reach = (attrs.output_hw[axis] - 1) * attrs.strides[axis] + (attrs.kernel[axis] - 1) * attrs.dilations[axis]
@@ -134,7 +135,7 @@ def _infer_max_pool_grad(inputs: tuple[Value, ...], attrs: PoolGradAttrs) -> tup
 
 
 def index_gradient(op: str, dy: Value, index: Value, attrs: PoolGradAttrs) -> tuple[TensorType, ...]:
-    """Return the type of the input's gradient; raises ValueError where gradient and index do not fit."""
+    """Return the type of the input's gradient; raise ValueError if gradient and index do not fit."""
     kind = _infer_pool_grad(op, dy, attrs)
     if index.shape != dy.shape or index.dtype != ("uint8" if _fits_a_byte(attrs.pool) else "int32"):
         raise ValueError(f"{op}: index {index.type} does not belong to gradient {dy.type}")
@@ -158,7 +159,7 @@ def _padded_hw(attrs: PoolAttrs, hw: tuple[int, int]) -> tuple[int, int]:
 
 
 def _tap_slices(attrs: PoolAttrs) -> Iterator[tuple[slice, slice]]:
-    """Yield, for each tap in row-major order, where it lies in the padded image for all windows."""
+    """Yield, for each tap in row-major order, its places in the padded image for all windows."""
     (kh, kw), (sh, sw), (dh, dw), (oh, ow) = attrs.kernel, attrs.strides, attrs.dilations, attrs.output_hw
     for row in range(0, kh * dh, dh):
         for column in range(0, kw * dw, dw):
@@ -194,7 +195,7 @@ def _max_pool(arrays: tuple[Any, ...], attrs: PoolAttrs) -> tuple[Array, ...]:
 
 
 def _candidates(x: Any, attrs: PoolAttrs) -> Any:
-    """Return the taps of each window; padding is below everything."""
+    """Return the taps of each window; padding is lower than any element."""
     return _taps(x.astype(np.int32), attrs, -1000) if x.dtype == np.int8 else _taps(x, attrs, -np.inf)
 
 
@@ -247,7 +248,7 @@ def _max_pool_exact(arrays: tuple[Any, ...], attrs: PoolAttrs) -> tuple[Array, .
 
 
 def _max_pool_index_exact(arrays: tuple[Any, ...], attrs: PoolAttrs) -> tuple[Array, ...]:
-    """Return the first of the largest; a NaN never wins."""
+    """Return the index of the first largest tap; a NaN never wins."""
     (x,) = arrays
     if x.dtype == np.int8:
         return _max_pool_index(arrays, attrs)
@@ -260,7 +261,7 @@ def _max_pool_index_exact(arrays: tuple[Any, ...], attrs: PoolAttrs) -> tuple[Ar
 
 
 def _exact_mean(total: Any, attrs: PoolAttrs, hw: tuple[int, int]) -> Any:
-    """Divide sums by the taps that count; where all windows have equally many, times their inverse."""
+    """Divide sums by the taps that count; if all windows have equally many, multiply by the inverse."""
     counts = _divisor(attrs, hw, F32)
     return total * F32(1.0 / float(counts.max())) if counts.min() == counts.max() else total / counts
 
@@ -294,7 +295,7 @@ def _overlaps(node: Node) -> tuple[Overlap, ...]:
 
 
 def _rows(node: Node) -> RowForm | None:
-    """Return the form of a mean, whose divisor may depend on the row by what of the image is under the window."""
+    """Return the row form of a mean; its divisor depends on the row if part of the window is outside the image."""
     attrs = attrs_of(node, PoolAttrs)
     counts = taps_in_range(attrs, 0, operand(node, "x").shape[1])
     if node.op == "AveragePool" and attrs.count_include_pad and counts.min() != counts.max():

@@ -1,7 +1,7 @@
 """Interpolation along an axis: every element of the result is a weighted sum of a few neighbours.
 
 That is a product with a matrix of narrow rows, which depends on sizes alone; the gradient is the product with its
-transpose, whose rows are narrow too. So both are one operator, with tables of where a row begins and of its weights.
+transpose, whose rows are narrow too. So one operator does both, with tables of the beginnings of rows and of weights.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Whole = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ResizeAttrs(Attrs):
-    """The axis, its extents, and how places are mapped: ONNX's words for Resize.
+    """The axis, its extents, and the mapping of places, with ONNX's names for Resize.
 
     antialias: a smaller image is filtered by a wider window.
     transposed: the gradient; it leads from size_out elements to size_in.
@@ -46,12 +46,12 @@ class ResizeAttrs(Attrs):
 
     @property
     def source(self) -> int:
-        """Extent of the axis that is read."""
+        """Extent of the axis in the operand."""
         return self.size_out if self.transposed else self.size_in
 
     @property
     def target(self) -> int:
-        """Extent of the axis that is written."""
+        """Extent of the axis in the result."""
         return self.size_in if self.transposed else self.size_out
 
 
@@ -95,7 +95,7 @@ _FILTERS: dict[str, tuple[int, Callable[[Matrix, float], Matrix]]] = {"linear": 
 
 
 def _offsets(attrs: ResizeAttrs) -> range:
-    """Return the neighbours of a place that may count, relative to the element below it."""
+    """Return the neighbours of a place that may have weights, relative to the element below it."""
     if attrs.mode == "nearest":
         return range(1)
     stretch = min(attrs.scale, 1.0) if attrs.antialias else 1.0
@@ -104,7 +104,7 @@ def _offsets(attrs: ResizeAttrs) -> range:
 
 
 def weights_at_most(attrs: ResizeAttrs) -> int:
-    """Return how many weights `taps` goes through: known before any memory is taken."""
+    """Return the most weights that `taps` computes, without computing them."""
     return attrs.size_out * len(_offsets(attrs))
 
 
@@ -121,11 +121,11 @@ def _neighbours(attrs: ResizeAttrs, places: Matrix) -> tuple[Matrix, Matrix]:
 
 
 _AT_A_TIME = 1 << 18
-"""Weights that are computed before numpy gives back what it needed on the way."""
+"""Weights computed at a time, which limits numpy's temporary memory."""
 
 
 def taps(attrs: ResizeAttrs) -> tuple[Whole, Matrix]:
-    """Return where the rows of the forward operator begin (size_out), and their weights (size_out x width).
+    """Return the beginnings of the forward operator's rows (size_out), and their weights (size_out x width).
 
     Elements outside count as those at the edge. Memory grows with the weights, never with the product of the extents.
     """
@@ -150,7 +150,7 @@ def _rows(attrs: ResizeAttrs, begin: int, end: int) -> tuple[Whole, Matrix]:
 
 
 def _trimmed(first: Whole, rows: Matrix) -> tuple[Whole, Matrix]:
-    """Return the same rows without zeros in front, and no wider than the longest; empty rows begin at 0."""
+    """Return the rows without leading zeros, and no wider than the longest; empty rows begin at 0."""
     used = rows != 0.0
     some, width = used.any(axis=1), rows.shape[1]
     begin, end = used.argmax(axis=1), width - used[:, ::-1].argmax(axis=1)
@@ -160,7 +160,7 @@ def _trimmed(first: Whole, rows: Matrix) -> tuple[Whole, Matrix]:
 
 
 def _within(first: Whole, rows: Matrix, extent: int) -> tuple[Whole, Matrix]:
-    """Return the same rows, none of which reads past the end: a later one begins earlier, with zeros in front."""
+    """Return the rows so that none reads past the end: one that would begins earlier, with leading zeros."""
     late = np.flatnonzero(first + rows.shape[1] > extent)
     by = first[late] + rows.shape[1] - extent
     columns: Whole = np.arange(rows.shape[1], dtype=np.int64)[None, :] - by[:, None]
@@ -170,7 +170,7 @@ def _within(first: Whole, rows: Matrix, extent: int) -> tuple[Whole, Matrix]:
 
 
 def _transposed(attrs: ResizeAttrs) -> tuple[Whole, Matrix]:
-    """Return the rows of the transpose: for each element that is read, the results that read it."""
+    """Return the rows of the transpose: for each element of the operand, the results that read it."""
     first, weights = taps(attrs)
     results, columns = np.nonzero(weights)
     elements = first[results] + columns
@@ -185,7 +185,7 @@ def _transposed(attrs: ResizeAttrs) -> tuple[Whole, Matrix]:
 
 @functools.lru_cache(maxsize=64)
 def tables(attrs: ResizeAttrs) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Return where each row of the product begins (target), and its weights (target x width)."""
+    """Return the beginning of each row of the product (target), and its weights (target x width)."""
     first, weights = _transposed(attrs) if attrs.transposed else taps(attrs)
     return first.astype(np.int32), weights.astype(np.float32)
 

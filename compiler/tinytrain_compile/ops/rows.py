@@ -1,7 +1,5 @@
-"""Operators that can be computed a few rows of a map at a time, and those whose bytes need not move.
-
-Float operators' rows; those in integers are in int8/rows.py. The bytes of a Concat may be its inputs', and those of a
-Slice a run of its input.
+"""Float operators that can be computed a few rows of a map at a time, and operators whose bytes need not move. Integer
+operators are in int8/rows.py. The bytes of a Concat may be its inputs', and those of a Slice a run of its input.
 """
 
 from __future__ import annotations
@@ -16,9 +14,8 @@ from tinytrain_compile.ir.types import Node, Value
 
 @dataclass(frozen=True)
 class RowSum:
-    """An update that sums over rows: `add` adds one row of its maps to `total`, `apply` makes the results of the total.
-
-    total: int32, begins as 0. add: a node on maps of one row each. apply: a node that makes what the update makes.
+    """An update that sums over rows: `add` adds one row of its maps to `total`, `apply` makes the results from the
+    total. total: int32, begins as 0. add: a node on maps of one row each. apply: a node with the update's results.
     """
 
     total: Value
@@ -28,15 +25,15 @@ class RowSum:
 
 @dataclass(frozen=True)
 class RowForm:
-    """One row of a node's result, or of what it sums. maps: the inputs that are read by rows; all others are read as a
+    """One row of a node's result, or of the map that it sums. maps: the inputs that are read by rows; others are read
     whole.
 
-    Row r reads the rows r step - pad and on, `reach` of them, of its first map, as far as this has them, and row r of
-    the others. scratch_bytes: working memory at most, on any core, of which the first kept_bytes hold what is prepared
-    once. windows: whether the kernel finds the rows through a table; else those of a call lie one behind the other.
-    apart: these rows are counted with zeros between those of the first map: one in so many is a row of it.
-    unit: so many rows of the result, which begin at a multiple of it, are one row of all this: they are computed
-    together. sum: the node has no map as its result, but sums over the rows of its last map.
+    Row r reads `reach` rows of its first map from row r step - pad on, as far as these exist, and row r of the others.
+    scratch_bytes: most working memory on any core; its first kept_bytes hold what is prepared once. windows: whether
+    the kernel finds the rows through a table; else the rows of a call are contiguous. apart: one in this many of these
+    rows is a row of the first map; the others are zeros. unit: rows of the result, from a multiple of it on, that are
+    computed together; all the above counts them as one row. sum: the node's result is not a map but a sum over the rows
+    of its last map.
     """
 
     maps: tuple[int, ...]
@@ -57,11 +54,11 @@ class RowForm:
         return range(max(-(-low // self.apart), 0), min(-(-high // self.apart), height))
 
     def reads_of(self, place: int, first: int, rows: int, height: int) -> range:
-        """Return the same of any map: place counts in `maps`."""
+        """Return the rows of any map that these rows need; place: index in `maps`."""
         return range(first, first + rows) if place and self.windows else self.reads(first, rows, height)
 
     def height(self, node: Node) -> int:
-        """Return how many rows a node has: of its result, or of what it sums."""
+        """Return how many rows a node has: of its result, or of the map that it sums."""
         return (node.outputs[0] if self.sum is None else node.inputs[self.maps[-1]]).shape[1]
 
 
@@ -71,20 +68,19 @@ def row_pitch(value: Value) -> int:
 
 
 LEAST = 4
-"""Elements of a vector of floats, on cores that have some."""
+"""Elements of a vector of floats, on cores that have vectors."""
 
 
 def few_elements(along: int, rows: int) -> bool:
-    """Tell whether a row has too few elements for vectors, which all rows together fill: its kernel would round
-    apart."""
+    """Tell whether one row has too few elements for a vector but all rows together fill one: roundings would differ."""
     return along < LEAST <= along * rows
 
 
 def element_rows(node: Node) -> RowForm | None:
-    """Return the rows of an operator that works element by element: all operands are different maps of the result's
+    """Return the rows of an operator that works element by element, if operands are different maps of the result's
     shape.
 
-    Rows of a mask have to begin with a byte, and those of a map to fill a vector, if all of it does.
+    Rows of a mask must begin at a byte; rows of a map must fill a vector if the whole map does.
     """
     shape = node.outputs[0].shape
     if any(value.shape != shape for value in node.inputs) or len(set(node.inputs)) < len(node.inputs):
@@ -117,8 +113,7 @@ def window_rows(
 
 
 def run_starts(node: Node, axis: int) -> tuple[int, ...] | None:
-    """Return where inputs begin that follow each other on an axis, in bytes; None unless every axis before it has
-    extent 1."""
+    """Return the first byte of each input along an axis; None unless every axis before it has extent 1."""
     if math.prod(node.outputs[0].shape[:axis]) != 1:
         return None
     *before, _ = node.inputs
@@ -128,8 +123,8 @@ def run_starts(node: Node, axis: int) -> tuple[int, ...] | None:
 def cut_starts(
     node: Node, starts: tuple[int, ...], steps: tuple[int, ...], sizes: tuple[int, ...]
 ) -> tuple[int, ...] | None:
-    """Return where a slice's input begins, counted from the slice (so 0 or less); None unless the slice is one run of
-    bytes: one index of every axis up to the one that is cut, all of every axis behind it."""
+    """Return the first byte of a slice's input relative to the slice (0 or less); None unless the slice is one run of
+    bytes: one index of every axis before the one that is cut, all of every axis after it."""
     x = node.inputs[0]
     cut = next((axis for axis, size in enumerate(sizes) if size > 1), len(sizes))
     whole = sizes[cut + 1 :] == x.shape[cut + 1 :]

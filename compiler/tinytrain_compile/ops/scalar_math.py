@@ -43,7 +43,7 @@ def _twin(exact: _Function) -> Callable[[_Function], _Function]:
 
 
 def power(a: FloatArray, b: FloatArray) -> FloatArray:
-    """Repeat tt_powf: a to the power of b, as exp(b log |a|): error some |b log a| units in the last place."""
+    """Repeat tt_powf: a to the power of b, as exp(b log |a|): the error is about |b log a| units in the last place."""
     a, b = (np.asarray(values, _F32) for values in np.broadcast_arrays(a, b))
     with np.errstate(all="ignore"):
         size = np.abs(a)
@@ -57,7 +57,7 @@ def power(a: FloatArray, b: FloatArray) -> FloatArray:
 
 
 def random_bits(seed: int, sample: int, count: int) -> NDArray[np.int64]:
-    """Repeat tt_random of the first `count` elements of a sample: 24 bits of a hash, nonnegative."""
+    """Repeat tt_random for the first `count` elements of a sample: 24 bits of a hash, nonnegative."""
     odd, mask = np.uint64(GOLDEN), np.uint64(0xFFFFFFFF)
     base = _mixed(np.asarray([(seed + sample * int(odd)) & int(mask)], np.uint64))
     return (_mixed(base ^ (np.arange(count, dtype=np.uint64) * odd & mask)) >> np.uint64(8)).astype(np.int64)
@@ -208,7 +208,7 @@ def _quadrant(a: FloatArray) -> tuple[NDArray[np.uint32], FloatArray]:
 
 
 def _sine_of(q: NDArray[np.uint32], r: FloatArray) -> FloatArray:
-    """Repeat tt_sine_of: of r, q quarters of a turn further."""
+    """Repeat tt_sine_of: the sine of r plus q quarters of a turn."""
     z = r * r
     odd = r + (r * z) * _polynomial(z, -0.16666655, 0.008332161, -0.00019515296)
     even = (_F32(1) - _F32(0.5) * z) + (z * z) * _polynomial(z, 0.041666646, -0.0013887316, 2.4433157e-05)

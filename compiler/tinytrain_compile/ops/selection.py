@@ -1,4 +1,4 @@
-"""Elements chosen by their place along the last axis: the largest, those that an index names, and running sums."""
+"""Operators along the last axis: the largest elements, elements named by an index, and running sums."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tinytrain_compile.ops.repeat import along
 
 @dataclass(frozen=True)
 class TopAttrs(Attrs):
-    """How many to choose; smallest: of the least elements instead of the largest."""
+    """Number of elements to choose; smallest: choose the smallest instead of the largest."""
 
     count: int
     smallest: bool = False
@@ -30,7 +30,7 @@ class TopAttrs(Attrs):
 
 @dataclass(frozen=True)
 class TakeAlongAttrs(Attrs):
-    """Length of the axis that is chosen from."""
+    """Length of the axis to choose from."""
 
     size: int
 

@@ -210,7 +210,7 @@ def _expand_exact(arrays: tuple[Any, ...], attrs: ExpandAttrs) -> tuple[Array, .
 
 def _reduce_exact(arrays: tuple[Any, ...], attrs: ReduceAttrs) -> tuple[Array, ...]:
     (x,) = arrays
-    several = any(x.shape[axis] > 1 for axis in attrs.axes)  # else a plain product, without a sum that starts at 0
+    several = any(x.shape[axis] > 1 for axis in attrs.axes)  # else a plain product, not a sum that starts at 0
     return (np.asarray(scaled(sum_over(x, attrs.axes) if several else x, attrs.scale)),)
 
 

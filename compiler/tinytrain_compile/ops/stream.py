@@ -1,6 +1,5 @@
-"""Streams: a few layers computed row by row, so that the large maps between them never lie in memory whole.
-
-To the planner a stream is one node. What it computes is what its inner nodes compute, one after the other.
+"""Streams: a few layers computed row by row, so that the large maps between them are never in memory whole. To the
+planner a stream is one node. It computes what its inner nodes compute, one after the other.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from tinytrain_compile.ops.base import NonDifferentiable, Overlap, Placed, op_de
 from tinytrain_compile.ops.names import ErrorOperands, attrs_of, error_operands
 
 UNTIL = "_until"
-"""Ending of the name of a C function of a stream that takes, behind all else, how many inner nodes it computes."""
+"""Suffix of a stream's C function whose last argument is the number of inner nodes to compute."""
 
 
 @dataclass(frozen=True)
 class Ring:
-    """The last `rows` rows of an inner map, in scratch from `offset` on: row r lies in slot r modulo rows."""
+    """The last `rows` rows of an inner map, in scratch from `offset` on: row r is in slot r modulo rows."""
 
     name: str
     rows: int
@@ -27,7 +26,7 @@ class Ring:
 
 @dataclass(frozen=True)
 class RowCall:
-    """Inner node number `node` computes rows [first, first + rows) of its result."""
+    """Call in which inner node number `node` computes rows [first, first + rows) of its result."""
 
     node: int
     first: int
@@ -38,14 +37,14 @@ class RowCall:
 class StreamAttrs(Attrs):
     """nodes: the inner graph, in order. inputs, outputs: names in it of the stream's operands and results, in order.
 
-    rings: of every inner map that is no result. work: where the working memory of each inner node begins in scratch.
-    calls: what runs, in this order; what sums over rows is applied behind the last of them. covers: which results may
-    cover which operands, and how far (see Overlap). overwrites: pairs as in `alias_of`: peaks of errors, and what is
-    updated.
-    position: of a stream that begins with InputLines, where in scratch it keeps how far it is (position_bytes of it):
-    it stops before every call that takes a row of the image, until the caller has that row. -1: it runs at once.
-    pauses: numbers of calls, rising, before which a stream that is no such one may stop (see pieces_of): its C function
-    is then told which calls to make.
+    rings: of every inner map that is not a result. work: offset in scratch of the working memory of each inner node.
+    calls: in the order in which they run; sums over rows are applied after the last one. covers: which results may
+    cover which operands, and how far (see Overlap). overwrites: pairs as in `alias_of`: peaks of errors, and updated
+    tensors.
+    position: offset in scratch of the progress (position_bytes of it) of a stream that begins with InputLines. Such a
+    stream stops before every call that takes a row of the image, until the caller has that row. -1: it runs at once.
+    pauses: increasing numbers of calls before which any other stream may stop (see pieces_of); its C function then gets
+    the calls to make.
     """
 
     nodes: tuple[Node, ...]
@@ -62,13 +61,13 @@ class StreamAttrs(Attrs):
 
 
 def pieces_of(attrs: StreamAttrs) -> tuple[tuple[int, int], ...]:
-    """Return (its first call, the one behind its last) of every piece between two pauses."""
+    """Return (first call, end) of every piece between two pauses."""
     return tuple(zip((0, *attrs.pauses), (*attrs.pauses, len(attrs.calls)), strict=True))
 
 
 def position_bytes(nodes: int) -> int:
-    """Return the bytes of what a resumable stream of so many nodes keeps: its next call, and rows done of every node,
-    as int32."""
+    """Return the bytes of a resumable stream's progress: its next call, and the rows done of each of `nodes` nodes, as
+    int32."""
     return 4 * (1 + nodes)
 
 
@@ -93,7 +92,7 @@ def _attrs(node: Node) -> StreamAttrs:
 
 
 def computed(node: Node) -> Iterator[Node]:
-    """Return the nodes that a node stands for: itself, or those of a stream on the values that this reads and makes."""
+    """Yield the nodes that a node stands for: itself, or those of a stream, with the stream's operands and results."""
     attrs = node.attrs
     if not isinstance(attrs, StreamAttrs):
         yield node
@@ -108,8 +107,8 @@ def computed(node: Node) -> Iterator[Node]:
 
 
 def errors_of(node: Node) -> list[tuple[int, ErrorOperands]]:
-    """Return what is kept of the errors that a node makes, in order, each with the number of the inner node that makes
-    it."""
+    """Return the error states that a node keeps, in order, each with the number of the inner node that makes the
+    error."""
     found = ((index, error_operands(inner)) for index, inner in enumerate(computed(node)))
     return [(index, error) for index, error in found if error is not None]
 

@@ -1,8 +1,7 @@
-"""What a low-rank copy of an activation is made of, and a weight gradient made from one (docs/activations.md).
-
-A mode is an axis of the activation. Its subspace is a matrix u[r,d]: r orthonormal rows of the axis' length d. The
-method is activation subspace iteration: one step of a subspace iteration per mode and training step, begun where the
-last one ended, and the Tucker core of the activation in these subspaces.
+"""Operators that make a low-rank copy of an activation, and a weight gradient from one (docs/activations.md). A mode is
+an axis of the activation. Its subspace is a matrix u[r,d]: r orthonormal rows of the axis' length d. The method is
+activation subspace iteration: one step of a subspace iteration per mode and training step, starting from the last
+step's result, and the Tucker core of the activation in these subspaces.
 """
 
 from __future__ import annotations
@@ -18,12 +17,13 @@ from tinytrain_compile.ops.names import BACKWARD, expect_float, expect_same_shap
 from tinytrain_compile.ops.owned import Owned
 
 VANISHED = 1e-8
-"""A row whose squares add up to no more than this share of what they were lies in the span of the rows before it."""
+"""Share of a row's sum of squares left after orthogonalisation at or below which it is in the span of the rows before
+it."""
 LARGEST = float(np.finfo(np.float32).max)
 PASSES = 2
-"""Orthogonalisation is done twice: after one pass, rows that were nearly parallel are not orthogonal in float32."""
+"""Passes of orthogonalisation: after one, rows that were nearly parallel are not orthogonal in float32."""
 FIBRES = 16
-"""Fibres (see `subspace_form`) whose products with the subspace are kept at a time, at most."""
+"""Most fibres (see `mode_form`) whose products with the subspace are kept at a time."""
 
 _STATE = NonDifferentiable("subspaces follow activations, which no loss says anything about")
 
@@ -31,7 +31,7 @@ _STATE = NonDifferentiable("subspaces follow activations, which no loss says any
 @dataclass(frozen=True)
 class ModeAttrs(Attrs):
     """axis: the mode. expand: from the subspace back to the whole axis. steps: real values of 1 in the int8 form of the
-    result, one for each index along the axis, or one for all; none where the result is float32 in int8 networks too.
+    result, one for each index along the axis, or one for all; none if the result is float32 in int8 networks too.
     """
 
     axis: int
@@ -47,7 +47,7 @@ class GroupAttrs(Attrs):
 
 
 def mode_form(shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
-    """Return (outer, d, inner): a tensor as outer * inner fibres of d elements along an axis, in memory order."""
+    """Return (outer, d, inner) of a tensor with outer * inner fibres of d elements along an axis, in memory order."""
     if not 0 <= axis < len(shape):
         raise ValueError(f"{shape} has no axis {axis}")
     return int(np.prod(shape[:axis], dtype=int)), shape[axis], int(np.prod(shape[axis + 1 :], dtype=int))
@@ -144,7 +144,7 @@ def _made_orthogonal(row: Array, before: Array, exact: bool) -> Array:
 
 
 def _uncovered(before: Array, exact: bool) -> Array:
-    """Return the axis of which the rows before cover least (the first of several), as a row."""
+    """Return the coordinate axis that the rows before cover least (the first of several), as a row."""
     squares = before * before
     covered = sequential_sum(squares) if exact else squares.sum(axis=0)
     row = np.zeros(before.shape[1], before.dtype)
@@ -228,7 +228,7 @@ def _mode_infer(inputs: tuple[Value, ...], attrs: ModeAttrs) -> tuple[TensorType
 
 
 def _along(x: Array, axis: int, to: Array) -> Array:
-    """Put fibres, as rows of a product gave them, back along the axis."""
+    """Put the rows of a product back as fibres along the axis."""
     shape = (*x.shape[:axis], *x.shape[axis + 1 :], to.shape[-1])
     return np.ascontiguousarray(np.moveaxis(to.reshape(shape), -1, axis))
 

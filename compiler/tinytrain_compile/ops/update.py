@@ -1,8 +1,8 @@
 """Optimizers: each is described once, by its operator, formula, state and options; and sums of gradients.
 
-The operators overwrite their first operands (alias). --optimizer, the options that it takes, training, both numpy
-readings, the kernels and the checkpoint read OPTIMIZERS and the operators; only the derivative check
-(driver/derivative/optimizers.py) has formulas of its own, since it judges these.
+The operators overwrite their first operands (alias). --optimizer and its options, training, both numpy readings, the
+kernels and the checkpoint use OPTIMIZERS and the operators. Only the derivative check (driver/derivative/optimizers.py)
+has formulas of its own, since it checks these.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ OptimizerName = Literal["sgd", "momentum", "adam", "adamw", "adagrad", "rmsprop"
 class SgdAttrs(Attrs):
     """weight_decay: L2 penalty added to the gradient; momentum: of the velocity (unused by plain SGD);
     scaled: whether a last operand (a scalar) multiplies the gradient, for accumulated gradients.
-    nesterov: the step looks ahead along the velocity; damped: whether an operand says what share of the gradient enters
-    the velocity (1 at first, as in PyTorch)."""
+    nesterov: the step looks ahead along the velocity; damped: whether an operand holds the share of the gradient that
+    enters the velocity (1 at first, as in PyTorch)."""
 
     weight_decay: float = 0.0
     momentum: float = 0.0
@@ -45,8 +45,8 @@ class SgdAttrs(Attrs):
 class AdamAttrs(Attrs):
     """Decay rates, epsilon and weight decay; decoupled: AdamW (decay acts on the weight, not on the gradient).
 
-    raw: epsilon is added to sqrt(v) as it is, before the correction; after: the decay acts on the weight after its
-    step; late: the corrections are those of the step before, none at the first (ONNX's Adam from T = 0).
+    raw: epsilon is added to sqrt(v) before the correction; after: the decay acts on the weight after its step; late:
+    the corrections are those of the step before, none at the first (ONNX's Adam from T = 0).
     """
 
     beta1: float = 0.9
@@ -62,8 +62,8 @@ class AdamAttrs(Attrs):
 
 @dataclass(frozen=True)
 class AdaptiveAttrs(Attrs):
-    """Of Adagrad and RMSprop. alpha: share of the mean of squares that is kept; momentum: of the velocity, where there
-    is one; others as in SgdAttrs."""
+    """Attributes of Adagrad and RMSprop. alpha: share of the mean of squares that is kept; momentum: of the velocity,
+    if there is one; others as in SgdAttrs."""
 
     epsilon: float
     weight_decay: float = 0.0
@@ -75,7 +75,7 @@ class AdaptiveAttrs(Attrs):
 @dataclass(frozen=True)
 class LionAttrs(Attrs):
     """beta1: share of the moment in the direction of a step; beta2: share of it that is kept; others as in SgdAttrs,
-    but that the decay acts on the weight."""
+    except that the decay acts on the weight."""
 
     beta1: float = 0.9
     beta2: float = 0.99
@@ -85,7 +85,7 @@ class LionAttrs(Attrs):
 
 @dataclass(frozen=True)
 class SetAttrs(Attrs):
-    """value: what a scalar of the state becomes."""
+    """value: new value of a scalar of the state."""
 
     value: float
 
@@ -96,7 +96,7 @@ UpdateFormula = Callable[[Arithmetic, Named[Any], Any], Steps]
 """(arithmetic, elements of the operands by name, attributes) -> results.
 
 A scalar of the state is an element; a vector of it has an element at each index. A result overwrites its operand when
-it is computed: what reads the old one comes before.
+it is computed, so steps that read the old value come before.
 """
 
 
@@ -104,8 +104,8 @@ it is computed: what reads the old one comes before.
 class Update:
     """Formula by which an operator changes a tensor, element by element.
 
-    lanes: whether vectors of four compute it, which have no roots and no quotients. low_rank: whether it is fused with
-    the gradient of a low-rank activation as well.
+    lanes: whether vectors of four compute it (they have neither roots nor quotients). low_rank: whether it is also
+    fused with the gradient of a low-rank activation.
     """
 
     formula: UpdateFormula
@@ -114,7 +114,7 @@ class Update:
 
 
 FORMULAS: dict[str, Update] = {}
-"""By the name of the operator."""
+"""Formulas by the name of the operator."""
 
 
 def _register(
@@ -136,7 +136,7 @@ def _register(
     FORMULAS[name] = update
 
     def infer(values: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
-        same = values[: len(outputs) + 1]  # and g
+        same = values[: len(outputs) + 1]  # with g
         if len({value.shape for value in same}) > 1:
             raise ValueError(f"shapes differ: {[value.shape for value in same]}")
         return tuple(value.type for value in values[: len(outputs)])
@@ -182,8 +182,8 @@ def update_operator(
 ) -> OpDef:
     """Register the update of a parameter by its gradient.
 
-    holds: the operands that it overwrites, "w" first, and what they hold. shared: scalars of the state that updates of
-    all parameters read; one with a "?" is there if the attributes are `damped`. lanes, low_rank: see Update.
+    holds: the operands that it overwrites, "w" first, and their kinds. shared: scalars of the state that updates of all
+    parameters read; one with a "?" exists if the attributes are `damped`. lanes, low_rank: see Update.
     """
 
     def present(given: Any) -> tuple[str, ...]:
@@ -198,7 +198,7 @@ def update_operator(
 
 
 def _gradient(o: Named[Any], decay: float) -> Any:
-    """Return the gradient as it is applied: of a sum over a batch the mean, with that of an L2 penalty."""
+    """Return the gradient to apply: the mean if it is a sum over a batch, plus that of an L2 penalty."""
     g = o["g"] * o["scale"] if "scale" in o else o["g"]
     return g + decay * o["w"] if decay else g
 
@@ -261,7 +261,7 @@ def _sgd(_m: Arithmetic, o: Named[Any], a: SgdAttrs) -> Steps:
 
 
 def _plain_momentum(a: SgdAttrs) -> Iterable[tuple[str, str]]:
-    """Yield the settings that integers have no form of."""
+    """Yield the settings that have no integer form."""
     what = "int8 weights (--quant int8, or a quantised model) have plain momentum only"
     if a.nesterov or a.damped:
         yield "--nesterov" if a.nesterov else "--dampening", what
@@ -497,7 +497,7 @@ class Settings:
     """Settings of an optimizer besides its name and learning rate.
 
     nesterov, dampening: of momentum; alpha, centered: of rmsprop; betas, epsilon: None for the optimizer's own;
-    raw_epsilon, decay_after, late: see AdamAttrs. steps_before: updates that the state has behind it.
+    raw_epsilon, decay_after, late: see AdamAttrs. steps_before: updates already made to the state.
     """
 
     momentum: float = 0.9
@@ -518,7 +518,7 @@ class Settings:
 class SharedState:
     """State that the updates of all parameters read. tick: the operator that advances it once per update, and its node.
 
-    old: updates read what it was before that. leads: in a checkpoint it comes before the first parameter's own state.
+    old: updates read its value before that. leads: it precedes the first parameter's own state in a checkpoint.
     """
 
     name: str
@@ -542,9 +542,9 @@ class Rule:
 class Optimizer:
     """Description of an optimizer.
 
-    rule: (settings, itself, whether gradients are scaled) -> Rule. takes: options that are for it, beside the learning
-    rate and the weight decay. momentum (None: that of the option), betas, epsilon: its defaults. meaning: settings that
-    give saved state another meaning, so that only builds with the same ones read it.
+    rule: (settings, itself, whether gradients are scaled) -> Rule. takes: its options, besides the learning rate and
+    the weight decay. momentum (None: that of the option), betas, epsilon: its defaults. meaning: settings that give
+    saved state another meaning, so that only builds with the same ones read it.
     """
 
     rule: Callable[[Settings, Optimizer, bool], Rule]
@@ -559,7 +559,7 @@ class Optimizer:
         return self.betas if s.betas is None else s.betas
 
     def epsilon_of(self, s: Settings) -> float:
-        """Return what is added to a root."""
+        """Return the epsilon that is added to a root."""
         return self.epsilon if s.epsilon is None else s.epsilon
 
     def meaning_of(self, s: Settings) -> tuple[object, ...]:
@@ -617,7 +617,7 @@ OPTIMIZERS: Mapping[str, Optimizer] = {
     "rmsprop": Optimizer(_rmsprop_rule, ("momentum", "alpha", "centered", "epsilon"), momentum=0.0),
     "lion": Optimizer(_lion_rule, ("betas",), betas=(0.9, 0.99)),
 }
-"""By the value of --optimizer. Defaults are those of PyTorch, or of the authors."""
+"""Optimizers by the value of --optimizer. Defaults are those of PyTorch, or of the authors."""
 assert tuple(OPTIMIZERS) == get_args(OptimizerName)
 OPTIMIZER_OPTIONS = frozenset(option for optimizer in OPTIMIZERS.values() for option in optimizer.takes)
 """Options that are for some optimizers only."""

@@ -1,4 +1,4 @@
-"""Concat and Slice as views: what the planner makes of those whose bytes need not move (`OpDef.placed`)."""
+"""Views that the planner puts in place of Concat and Slice if no byte has to move (`OpDef.placed`)."""
 
 from __future__ import annotations
 

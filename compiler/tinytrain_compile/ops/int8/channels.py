@@ -11,7 +11,7 @@ from tinytrain_compile.ops.int8.pointwise import exponent_factor
 from tinytrain_compile.ops.names import BACKWARD
 
 _LARGEST = 128**2
-"""Square of an int8, at most."""
+"""Largest square of an int8."""
 
 
 def _infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:

@@ -20,13 +20,13 @@ from tinytrain_compile.ops.int8.targets import wide_float
 from tinytrain_compile.ops.owned import Owned
 
 WORDS = 2
-"""int32 that hold a sum of 64 bits."""
+"""Number of int32 that hold a sum of 64 bits."""
 _LEAST_SHIFT, _MOST_SHIFT = -180, 60
-"""With these, and 63 bits, the result is a normal float32 far from both ends."""
+"""Limits of a shift: with these, and 63 bits, the result is a normal float32 far from both ends."""
 
 
 def square_limit(row: int) -> int:
-    """Return the largest magnitude of which `row` squares fit into an int64."""
+    """Return the largest magnitude for which a sum of `row` squares fits into an int64."""
     return min(math.isqrt(((1 << 63) - 1) // row), fx.INT32_MAX)
 
 
@@ -43,7 +43,7 @@ def words_of(sums: Any) -> Array:
 
 
 def sums_of(rows: Array) -> Any:
-    """Return them as numbers again."""
+    """Return int64 numbers from pairs of int32."""
     return np.ascontiguousarray(rows.astype("<i4")).view("<i8").reshape(-1)
 
 

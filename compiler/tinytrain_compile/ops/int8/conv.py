@@ -58,7 +58,7 @@ class QConvAttrs(Attrs):
     """conv: geometry (bias included); zero points of x and y; y is clamped to [low, high].
 
     shifts_down: all shifts are in -31..-1 (factors below 1/2) and no factor is 0, which shortens the kernel.
-    above: a positive sum is stored above y_zero, also if it rounds to that (the mask of a ReLU reads it there).
+    above: a positive sum is stored above y_zero, even if it rounds to y_zero (the mask of a ReLU depends on it).
     """
 
     conv: ConvAttrs
@@ -144,8 +144,8 @@ def _conv_scratch(node: Node) -> int:
 
 
 def _conv_overlaps(node: Node) -> tuple[Overlap, ...]:
-    """Return which bytes may be shared: what a turn reads of the image is widened first; an image that is widened anew
-    for every part of the weights is wanted until the end."""
+    """Return which bytes may be shared: each turn first widens what it reads of the image. An image that is widened
+    again for every part of the weights is needed until the end."""
     conv, (*pixels, channels), outputs = geometry(node), operand(node, "x").shape, result(node, "y").shape[3]
     if is_product(conv):
         tiles = forward_product(node)

@@ -1,4 +1,4 @@
-"""Which form an integer convolution or a gradient of it has, and how that is cut into tiles."""
+"""Forms of integer convolutions and their gradients, and how they are cut into tiles."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tinytrain_compile.ops.linear import weight_dtypes
 from tinytrain_compile.ops.names import is_prepared, operand, result
 
 FORWARD_ENDS, ERROR_ENDS = 3, 2
-"""Words that the end of a sum reads of a channel: bias, factor and shift; of an error factor and shift."""
+"""Words per channel that the end of a sum reads: bias, factor and shift; for an error, factor and shift."""
 
 
 def geometry(node: Node) -> ConvAttrs:
@@ -50,12 +50,12 @@ def is_product(conv: ConvAttrs) -> bool:
 
 
 def stored_dtypes(w: Value, split: Split | None) -> tuple[str, ...]:
-    """Return the types of the operands that hold a weight, of which w is the first: int16 of one that lies prepared."""
+    """Return the types of the operands that hold a weight, w first: int16 if it is prepared."""
     return ("int16",) if split is None and w.dtype == "int16" else weight_dtypes(split)
 
 
 def forward_product(node: Node) -> PackedTiles:
-    """Return tiles of a 1x1 QConv: pixels by output channels; a weight in two parts does not lie as it is read."""
+    """Return tiles of a 1x1 QConv: pixels by output channels; a weight in two parts is not stored as it is read."""
     *image, channels = operand(node, "x").shape
     pixels = math.prod(image)
     if is_prepared(node):
@@ -75,7 +75,7 @@ def error_product(node: Node) -> PackedTiles:
 
 
 def error_product_scratch(node: Node) -> int:
-    """Return bytes of scratch of a 1x1 QConvGradInput, on any core: vectors read no columns of int8, nor prepared
+    """Return bytes of scratch of a 1x1 QConvGradInput, on any core: vectors read neither int8 columns nor prepared
     weights."""
     tiles, (*pixels, channels) = error_product(node), result(node, "error").shape
     if tiles.ready:
@@ -86,8 +86,8 @@ def error_product_scratch(node: Node) -> int:
 def forward_row_product(node: Node) -> tuple[PackedTiles, bool]:
     """Return (tiles of some rows of a 1x1 QConv, whether all widened weights stay from call to call).
 
-    They do where they are few, or take at most ROW_WEIGHT_BYTES and serve at least as many pixels as they have rows:
-    others are more than what the whole map's kernel has in scratch.
+    They do if they are few, or take at most ROW_WEIGHT_BYTES and serve at least as many pixels as they have rows.
+    Others would need more scratch than the whole map's kernel.
     """
     (_, height, width, channels), outputs = operand(node, "x").shape, result(node, "y").shape[3]
     if is_prepared(node):
@@ -123,8 +123,7 @@ def is_depthwise(node: Node) -> bool:
 
 
 def transposed_copy(node: Node) -> Value | None:
-    """Return the weight that this node's kernel would rather read by input channel, (in, out): of a 1x1 data
-    gradient."""
+    """Return the weight of a 1x1 data gradient, whose kernel reads it faster by input channel, (in, out); else None."""
     flat = node.op == "QConvGradInput" and is_product(geometry(node)) and geometry(node).split is None
     return operand(node, "w") if flat and not is_prepared(node) else None
 
@@ -136,8 +135,7 @@ def forward_depthwise(node: Node) -> DepthwiseTiles:
 
 
 def backward_phases(node: Node) -> tuple[int, int]:
-    """Return into how many interleaved images a depthwise QConvGradInput is cut: the strides, where they divide the
-    image.
+    """Return into how many interleaved images a depthwise QConvGradInput is cut: the strides, if they divide the image.
 
     A pixel's row plus the padding, modulo the stride, tells which taps reach it; so each phase is a convolution with
     stride 1 and a subset of the taps.
@@ -169,7 +167,7 @@ def forward_dense(node: Node) -> DenseTiles:
 
 
 def short_ends(node: Node) -> bool:
-    """Tell whether a helper finishes all sums of a tile of a QConv: they shift down, and are held within int8 alone."""
+    """Tell whether a helper finishes all sums of a tile of a QConv: they shift down, and are clamped to int8 only."""
     attrs: Any = node.attrs
     return attrs.shifts_down and not attrs.above and (attrs.low, attrs.high) == (-128, 127)
 
@@ -185,15 +183,14 @@ def forward_lines(node: Node) -> LineTiles | None:
 
 
 def forward_row_lines(node: Node) -> LineTiles | None:
-    """Return forward_lines of some rows of a map: half a row at a time, in what cores without such products need."""
+    """Return forward_lines of some rows of a map: half a row at a time, in the scratch that cores without them need."""
     lines = forward_lines(node)
     return lines.of_halves(sum(forward_dense(node).bytes_of_rows(result(node, "y").shape[3]))) if lines else None
 
 
 def dense_turn(node: Node) -> int:
-    """Return output rows of a dense QConv whose input rows are copied before any of them is written, on all cores.
-
-    0: the whole image is wanted until the end.
+    """Return output rows of a dense QConv whose input rows are copied before any of them is written, on all cores. 0:
+    the whole image is needed until the end.
     """
     rows = forward_dense(node)
     if rows.weights_first and rows.channels < result(node, "y").shape[3]:
@@ -202,7 +199,7 @@ def dense_turn(node: Node) -> int:
 
 
 def error_patch(node: Node) -> Patch:
-    """Return what a QConvGradInput of a dense convolution reads of the incoming error."""
+    """Return the patch of the incoming error that a QConvGradInput of a dense convolution reads."""
     conv, (_, height, width, _) = geometry(node), result(node, "error").shape
     return backward_patch(conv, (height, width), operand(node, "g").shape)
 
@@ -210,7 +207,7 @@ def error_patch(node: Node) -> Patch:
 def backward_dense(node: Node, by_rows: bool = False) -> DenseTiles | None:
     """Return tiles of a dense k x k QConvGradInput over widened rows of the error; None: taps or strides leave holes.
 
-    by_rows: of some rows of the error at a time, in which zeros lie where strides leave holes.
+    by_rows: some rows of the error at a time, with zeros in the holes that strides leave.
     """
     conv, patch = geometry(node), error_patch(node)
     if (
@@ -226,13 +223,13 @@ def backward_dense(node: Node, by_rows: bool = False) -> DenseTiles | None:
 
 
 def is_one_sample(shape: tuple[int, ...], conv: ConvAttrs) -> bool:
-    """Tell whether the gradient of a weight is one product, of an error and an input. shape: of inputs, channels
+    """Tell whether the gradient of a weight is the product of one error and one input. shape: of inputs, channels
     last."""
     return is_product(conv) and math.prod(shape[:3]) == 1
 
 
 def is_rank_one(node: Node) -> bool:
-    """Tell whether an update is of a gradient that is a column times a row: of a dense layer and one sample."""
+    """Tell whether the gradient of an update is a column times a row: a dense layer and one sample."""
     return getattr(node.attrs, "by_steps_of_rows", False) and is_one_sample(operand(node, "x").shape, geometry(node))
 
 
@@ -250,20 +247,20 @@ def weight_tiles(node: Node) -> CorrelationTiles | None:
 _WIDE = 2
 """Bytes of a widened element, int16."""
 _ERROR, _IMAGE, _TABLES = 2, 5, 25
-"""Instructions, about, that widen an element of the error, and of the image, with its border; that get ready what the
+"""Approximate instructions to widen an element of the error, and of the image with its border; and to prepare what the
 end of an output channel's sums reads."""
 SPARE = 32
-"""One in so many multiply-accumulates is what less scratch may cost."""
+"""Less scratch may cost at most one in this many multiply-accumulates."""
 
 
 @dataclass(frozen=True)
 class CorrelationTiles:
-    """Both operands lie channel by channel, as rows of `pitch` elements (whole DOT_TERMS; 0 behind the error's width).
+    """Tiles of a weight gradient whose operands are stored by channel, in rows of `pitch` elements (whole DOT_TERMS).
 
-    The image lies once for every column of taps, moved by it and thinned by the stride; its rows in `phases` images of
-    `image_rows` rows, thinned too. So what a tap reads are neighbours, as many as an error's map has: rows * pitch.
-    tile: (output channels, image channels) per register tile. strip: maps of operand strip_axis (0 the error, 1 the
-    image) that lie widened at a time, of the other one tile does. batch: images; row_step: between rows of taps.
+    Zeros follow the error's width. The image is stored once for every column of taps, moved by it and thinned by the
+    stride; its rows are in `phases` images of `image_rows` rows, thinned too. So a tap reads neighbours, as many as an
+    error's map has: rows * pitch. tile: (output channels, image channels) per register tile. strip: maps of operand
+    strip_axis (0 the error, 1 the image) that are widened at a time; of the other operand, one tile is. batch: images.
     """
 
     tile: tuple[int, int]
@@ -279,7 +276,7 @@ class CorrelationTiles:
 
     @property
     def blocks(self) -> int:
-        """Of DOT_TERMS elements, in a map of the error."""
+        """Blocks of DOT_TERMS elements in a map of the error."""
         return self.rows * self.pitch // DOT_TERMS
 
     @property
@@ -288,21 +285,21 @@ class CorrelationTiles:
         return self.batch * self.rows * self.pitch, self.batch * self.phases * self.image_rows * self.pitch
 
     def phase(self, tap: Any) -> Any:
-        """Return in which of the image's phases the rows of a tap lie."""
+        """Return which of the image's phases holds the rows of a tap."""
         return tap * self.dilations[0] % self.strides[0]
 
     def first(self, tap: Any) -> Any:
-        """Return the first of them."""
+        """Return the first row of a tap in its phase."""
         return tap * self.dilations[0] // self.strides[0]
 
     def widening(self, errors: int, images: int) -> int:
-        """Return instructions, about, for maps of so many channels of the error, and so many of the image."""
+        """Estimate the instructions to widen maps of `errors` channels of the error and `images` of the image."""
         error, image = self.maps
         return _ERROR * error * errors + _IMAGE * image * images
 
     @property
     def scratch_bytes(self) -> int:
-        """Of the strip, and of one tile of the other operand."""
+        """Bytes of the strip and of one tile of the other operand."""
         return _scratch(self.maps, self.tile, self.strip_axis, self.strip)
 
 

@@ -1,4 +1,4 @@
-"""What every op that makes an int8 error shares: it reads peak, p_out, ... (OpDef.error) and writes error and peak.
+"""Common parts of ops that make an int8 error: they read peak, p_out, ... (OpDef.error) and write error and peak.
 
 The error is masked where the clamp that it goes back through was active, its largest magnitude is gathered, and then it
 is saturated (docs/int8.md).
@@ -22,7 +22,7 @@ BACKWARD = NonDifferentiable("the quantised graph is made from a differentiated 
 
 @dataclass(frozen=True)
 class MaskAttrs(Attrs):
-    """How the last operand tells where a clamp to [low, high] was active.
+    """Meaning of the last operand, which shows where a clamp to [low, high] was active.
 
     kind: "" (no mask), "value" (the clamp's int8 output) or "bits" (one bit per element, set where it passed).
     """
@@ -33,7 +33,7 @@ class MaskAttrs(Attrs):
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """Name of the operand that tells, if there is a mask."""
+        """Name of the mask operand, if there is a mask."""
         return ("mask",) if self.kind else ()
 
     def passes(self, value: Any) -> Any:

@@ -1,4 +1,5 @@
-"""Delayed exponents of errors and velocities, and the noise that rounds weights: state that goes on once per update."""
+"""Delayed exponents of errors and velocities, and the noise that rounds weights: state that advances once per
+update."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ class ExponentAttrs(Attrs):
 def update_exponent(state: Array, peak: Array, float_peak: bool) -> Array:
     """Return an exponent after a peak: up at once; down by one after QUIET_APPLIES small ones; 0 changes nothing.
 
-    A third element, of a velocity, becomes the exponent before; then a quiet count of -1 lets the exponent become what
-    the peak asks for, also downwards, until a peak above 1 has told it for certain.
+    A velocity has a third element, which becomes the old exponent. With it, a quiet count of -1 lets the exponent
+    follow the peak, also downwards, until a peak above 1 settles it.
     """
     if state.size == 3 and state[1] < 0 and int(peak) != 0:
         limit = fx.EXPONENT_LIMIT
@@ -107,7 +108,7 @@ def probe_exponent(read: list[int], above: int) -> int:
 
 
 def first_exponent(exponent: int, peak: int, float_peak: bool) -> int:
-    """Return the exponent that a peak asks for, found with `exponent`; the start value if nothing was seen."""
+    """Return the exponent needed for a peak measured with `exponent`; the start value if there was no peak."""
     if peak == 0:
         return fx.EXPONENT_START
     limit = fx.EXPONENT_LIMIT

@@ -31,16 +31,16 @@ LOSSES = {
     "QMeanSquaredError": "mse",
     "QSigmoidCrossEntropy": "bce",
 }
-"""Losses in integers, whose only float32 is put together from bits, and their names on the command line."""
+"""Losses in integers, whose only float32 is assembled from bits, and their names on the command line."""
 LOSS_NAMES = {"MeanSquaredError": "mse", "SigmoidCrossEntropy": "bce", **LOSSES}
 LN2 = fx.split_factor(math.log(2.0))
 LEAST_LOSS_BITS = 12
-"""Fraction bits of a loss below which it is better computed in float32."""
+"""Fraction bits of a loss; with fewer it is better computed in float32."""
 
 
 @dataclass(frozen=True)
 class SoftmaxSumAttrs(Attrs):
-    """axis: where the classes lie; bits: fraction bits of the table."""
+    """axis: axis of the classes; bits: fraction bits of the table."""
 
     axis: int
     bits: int
@@ -68,12 +68,12 @@ class QLossErrorAttrs(NllAttrs):
 
 
 def table_bits(classes: int) -> int:
-    """Return most fraction bits with which the sum of `classes` table entries, each at most 1, fits an int32."""
+    """Return the most fraction bits with which the sum of `classes` table entries, each at most 1, fits an int32."""
     return (fx.INT32_MAX // classes).bit_length() - 1
 
 
 def probe(bits: int) -> int:
-    """Return above EXPONENT_START: the smallest exponent with which no gradient, at most 1, is shifted to the left."""
+    """Return the smallest exponent, relative to EXPONENT_START, that shifts no gradient (at most 1) to the left."""
     return 1 - bits - fx.EXPONENT_START
 
 
@@ -83,7 +83,7 @@ def exponentials(scale: float, bits: int) -> Array:
 
 
 def loss_fraction_bits(scale: float, classes: int, groups: int) -> int:
-    """Return most fraction bits (at most LOG_BITS) with which the terms of all groups add up in an int32."""
+    """Return the most fraction bits (at most LOG_BITS) with which the sum of the terms of all groups fits an int32."""
     largest = groups * (255.0 * scale + math.log(classes) + 1.0)
     return min(LOG_BITS, math.floor(math.log2(fx.INT32_MAX / largest)))
 
@@ -188,8 +188,7 @@ def counted(labels: Array, ignore_index: int | None, classes: int) -> Array:
 
 
 def loss_terms(arrays: tuple[Array, ...], attrs: QLossAttrs) -> Array:
-    """Return cross entropy of every group (outer, inner) with loss_bits of fraction; 0 where its label does not
-    count."""
+    """Return cross entropy of every group (outer, inner) with loss_bits of fraction; 0 if its label does not count."""
     whole, *per_group = arrays
     logits = grouped(whole, attrs.axis).astype(np.int64)
     labels, largest, summed = (a.reshape(logits.shape[0], logits.shape[2]).astype(np.int64) for a in per_group)

@@ -18,7 +18,7 @@ from tinytrain_compile.ops.overlap import element_by_element, packed_bits
 from tinytrain_compile.ops.owned import ErrorState
 
 ADD_BITS, SUM_BITS = 20, 8
-"""Left shift of centred operands before they are rescaled, and what of it the sum keeps as fraction."""
+"""Left shift of centred operands before they are rescaled, and the fraction bits that the sum keeps."""
 LIFT = 16
 """Left shift of errors before exponents are aligned."""
 
@@ -37,7 +37,7 @@ class QuantAttrs(Attrs):
 class QAddAttrs(Attrs):
     """Zero points, and each operand's factor to the output's scale times 2**(SUM_BITS - ADD_BITS).
 
-    above: see QConvAttrs; the sum is that with SUM_BITS of fraction.
+    above: see QConvAttrs; it concerns the sum with SUM_BITS of fraction.
     """
 
     a_zero: int
@@ -54,8 +54,8 @@ class QAddAttrs(Attrs):
 class QRescaleAttrs(Attrs):
     """axes: summed over (empty: none), kept as 1; factor from the (summed) input's scale to the output's, 2**-lift.
 
-    lift: left shift of the centred sum before it is rescaled, so that what requantisation rounds first is far below 1.
-    above: see QConvAttrs.
+    lift: left shift of the centred sum before it is rescaled, so that the first rounding of requantisation is far below
+    1. above: see QConvAttrs.
     """
 
     axes: tuple[int, ...]
@@ -143,7 +143,7 @@ def plainly_rounded(node: Node) -> Node:
 
 
 def rescale_lift(elements: int) -> int:
-    """Return most bits (at most ADD_BITS) by which a sum of centred int8 numbers may be shifted to the left."""
+    """Return the most bits (at most ADD_BITS) by which a sum of centred int8 numbers may be shifted to the left."""
     return min(ADD_BITS, (fx.INT32_MAX // (255 * elements)).bit_length() - 1)
 
 
@@ -170,15 +170,13 @@ operator(
 
 
 def round_even(x: Array) -> Array:
-    """Return float32 to the nearest integer, ties to even, for |x| < 2**22: what adding and subtracting 1.5 * 2**23
-    does."""
+    """Round float32 to integers, ties to even, for |x| < 2**22, by adding and subtracting 1.5 * 2**23."""
     magic = np.float32(12582912.0)
     return (x + magic) - magic
 
 
 def quantised(x: Array, scale: float, zero: int, low: int, high: int) -> Array:
-    """Return int64 within [low, high]: real numbers by a format, as Quantize computes it: a float32 product, ties to
-    even."""
+    """Quantise real numbers to int64 within [low, high], as Quantize does: a float32 product, ties to even."""
     scaled = x.astype(np.float32) * np.float32(1.0 / scale)
     limited = np.where(
         scaled > np.float32(-1024), np.where(scaled < np.float32(1024), scaled, np.float32(1024)), np.float32(-1024)

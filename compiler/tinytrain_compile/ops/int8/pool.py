@@ -27,7 +27,7 @@ class QMaxPoolGradAttrs(PoolGradAttrs):
 
 
 def sum_bound(attrs: PoolGradAttrs) -> int:
-    """Return largest magnitude of a lifted sum: an element may win in as many windows as a window has taps."""
+    """Return the largest magnitude of a lifted sum: an element may win in as many windows as a window has taps."""
     return (128 * math.prod(attrs.pool.kernel)) << LIFT
 
 

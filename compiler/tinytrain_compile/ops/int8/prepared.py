@@ -1,7 +1,7 @@
-"""Frozen weights that lie in flash as kernels multiply them, so that no step has to widen them.
+"""Frozen weights stored in flash as kernels multiply them, so that no step has to widen them.
 
 In a graph such a weight is another constant in the place of the int8 one: the same numbers in the same shape, of int16.
-How these lie in flash is said here, as the kernel's stage of widened weights has them.
+This module defines their order in flash: that of the kernel's widened weights.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from tinytrain_compile.ops.names import operand, operands, result
 
 _ENDINGS = {"QConv": "prepared", "QConvGradInput": "prepared_back"}
 _WIDEN_TENTHS, _GATHER_TENTHS, _TAP_TENTHS = 11, 16, 40
-"""Of an instruction, that tt_widen_two, tt_gather_two and a loop over taps take for a weight on a core with DSP
+"""Tenths of an instruction per weight that tt_widen_two, tt_gather_two and a loop over taps take on a core with DSP
 instructions."""
 
 
 def prepared_weight(node: Node) -> Value | None:
-    """Return what could stand in the place of a node's int8 weight; None: it has none that its kernel would widen.
+    """Return the prepared weight that could replace a node's int8 weight; None if its kernel widens none.
 
-    Of a dense convolution; and of a 1x1 product, or the data gradient of one, with an even number of rows of weights
-    (output channels, of a data gradient input channels), and more pixels than kernels read weights for as they lie.
+    There is one for dense convolutions, and for 1x1 products and their data gradients. The latter need an even number
+    of rows of weights (output channels; input channels for a data gradient), and so many pixels that kernels widen
+    weights.
     """
     if node.op not in _ENDINGS or node.external is not None or node.phase != "step":
         return None
@@ -67,8 +68,8 @@ def with_prepared_weight(node: Node) -> Node:
 def prepared_shape(node: Node) -> tuple[int, ...]:
     """Return the shape of the table in flash.
 
-    Of a product (pair of rows, block, row of the pair, odd, half), as `tt_widen4` leaves them; of a dense convolution
-    (1, 1, tile of channels, channel, row of taps, element), channel and row of taps exchanged where `in_turn`.
+    Product: (pair of rows, block, row of the pair, odd, half), as `tt_widen4` leaves them. Dense convolution: (1, 1,
+    tile of channels, channel, row of taps, element), channel and row of taps exchanged if `in_turn`.
     """
     if not is_product(geometry(node)):
         tiles = forward_dense(node)
@@ -87,13 +88,12 @@ def same_table(one: Node, other: Node) -> bool:
 
 
 def prepared_bytes(node: Node) -> int:
-    """Return the bytes of that table."""
+    """Return the bytes of the table in flash."""
     return 2 * math.prod(prepared_shape(node))
 
 
 def prepared_table(node: Node, weight: Array) -> Array:
-    """Return the table of a weight (out, row of taps, column, in) for this node; what is not whole is filled up with
-    zeros."""
+    """Return the table of a weight (out, row of taps, column, in) for this node, padded with zeros."""
     shape = prepared_shape(node)
     if not is_product(geometry(node)):
         return _windows_table(node, weight, shape)
@@ -114,11 +114,12 @@ def _windows_table(node: Node, weight: Array, shape: tuple[int, ...]) -> Array:
 
 
 def widened_tenths(node: Node) -> int:
-    """Estimate tenths of an instruction that the kernel of a whole map takes to widen a weight that is not prepared."""
+    """Estimate the tenths of an instruction that the kernel of a whole map needs to widen a weight that is not
+    prepared."""
     elements, height = operand(node, "w").elements, node.outputs[0].shape[1]
     if _is_row_conv(node):
         if forward_lines(node):
-            return 0  # whose kernel takes its own order, and fewer instructions
+            return 0  # its kernel has an order of its own, and needs fewer instructions
         tiles = forward_dense(node)
         return elements * _TAP_TENTHS * (1 if tiles.weights_first else height // tiles.strip)
     forward = node.op == "QConv"
@@ -128,5 +129,5 @@ def widened_tenths(node: Node) -> int:
 
 
 def _rows(node: Node) -> int:
-    """Return how many rows the matrix has that pixels are multiplied with: channels of the result."""
+    """Return the number of rows of the matrix that multiplies pixels: channels of the result."""
     return result(node, "y" if node.op == "QConv" else "error").shape[3]

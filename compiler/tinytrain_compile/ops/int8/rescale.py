@@ -21,14 +21,14 @@ from tinytrain_compile.ops.names import named, operands
 from tinytrain_compile.ops.owned import Kind, Owned
 
 STEP_FALL = 2
-"""By how much the shift of an update constant falls where a unit doubles: the constant is 1 / unit**2."""
+"""Decrease of an update constant's shift when a unit doubles: the constant is 1 / unit**2."""
 SHIFT_MOST = 100
-"""Magnitude that no shift exceeds: a channel that would need more keeps its scale."""
+"""Largest magnitude of a shift: a channel that would need more keeps its scale."""
 
 
 @dataclass(frozen=True)
 class ChannelRescaleAttrs(Attrs):
-    """bias, fine, sliced: which of the optional operands are there; limit: weight magnitude that asks for a rescale."""
+    """bias, fine, sliced: whether these optional operands exist; limit: weight magnitude that causes a rescale."""
 
     bias: bool
     fine: bool
@@ -87,9 +87,9 @@ def _reference(arrays: tuple[Array, ...], attrs: ChannelRescaleAttrs) -> tuple[A
 
 
 def _operands(attrs: ChannelRescaleAttrs) -> tuple[str, ...]:
-    """Return which of the operands there are that may be missing.
+    """Return the optional operands that this form has.
 
-    channels: the output channel of every row of w, where w holds only some.
+    channels: the output channel of every row of w, if w holds only some.
     """
     bias = ("bias", "bias_shift") if attrs.bias else ()
     return (*bias, *(("fraction",) if attrs.fine else ()), *(("channels",) if attrs.sliced else ()))
@@ -108,9 +108,9 @@ def _shown(attrs: ChannelRescaleAttrs) -> tuple[str, str]:
 
 
 _HOLDS: dict[str, Kind] = {"w": "PARAMETER", "bias": "PARAMETER", "fraction": "ANY"}
-"""Of what is no table of shifts."""
+"""Kinds of the operands that are not tables of shifts."""
 _OVERWRITTEN = ("w", "forward", "error", "shift", "bias?", "bias_shift?", "fraction?")
-"""w; shifts of the forward pass, of the error and of the weight's update constant; what a form adds."""
+"""w; shifts of the forward pass, of the error and of the weight's update constant; operands that a form adds."""
 RESCALE = operator(
     "ChannelRescale",
     "Doubles the unit of every channel with a weight at its limit: halves weights and bias, moves shifts.",

@@ -1,6 +1,6 @@
-"""Which integer operators can be computed a few rows of a map at a time, what rows they read, and in how much memory.
+"""Integer operators that can be computed a few rows of a map at a time: the rows they read, and the memory they need.
 
-Kernels of this form are in `lower/kernels/int8/rows.py`; the planner has to know their memory before there are any.
+Their kernels are in `lower/kernels/int8/rows.py`; the planner has to know their memory before they are made.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tinytrain_compile.ops.names import operand, operands, position, result
 from tinytrain_compile.ops.rows import RowForm, RowSum, window_rows
 
 _ON, _WIDE, _SUM = 8, 2, 4
-"""Bytes at a multiple of which a buffer begins; of a widened element, int16; of a sum, int32."""
+"""Alignment of a buffer in bytes; bytes of a widened element (int16); bytes of a sum (int32)."""
 
 
 class Half(NamedTuple):
@@ -118,11 +118,10 @@ def _dense_error_rows(node: Node, maps: tuple[int, ...]) -> RowForm | None:
 
 def rows_of_sum(node: Node, names: tuple[str, ...], add: Half, apply: Half) -> RowForm | None:
     """Return how an update sums over rows of the maps with these names: `add` adds a row of each, `apply` uses the sum.
-
-    A weight's gradient is summed for each row of taps alone: of the last map's row and that row of the first which lies
-    under the taps. What adds to a running sum of samples (its operand `sum`) adds the sum over rows at once, since the
-    running one may saturate. None: the maps are not of one image, dilations leave rows out, or the update moves by
-    steps of rows, whose definition is not that of a sum.
+    A weight's gradient is summed separately for each row of taps, from the last map's row and the row of the first map
+    under the taps. An update of a running sum of samples (its operand `sum`) adds the whole sum over rows at once,
+    since the running one may saturate. None: the maps are not of one image, dilations leave rows out, or the update
+    moves by steps of rows, whose definition is not that of a sum.
     """
     own, conv = operands(node), getattr(node.attrs, "conv", None)
     maps = own.several(*names)

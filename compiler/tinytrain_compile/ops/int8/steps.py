@@ -1,12 +1,12 @@
-"""The arithmetic of integer updates in numpy: what a gradient is, its momentum, and how far a weight moves in a step.
+"""The arithmetic of integer updates in numpy: gradients, momentum, and the step of a weight.
 
 Two stores of a weight: an int8 that noise rounds, or an int8 and a fraction of 8 bits (--weight-store q8.8): v / 256
-units with v = 256 w + fraction, so that w is v rounded to the nearest unit (half up), and kernels read w as ever.
+units with v = 256 w + fraction, so that w is v rounded to the nearest unit (half up), and kernels read w as usual.
 
 Velocities are int8, with one exponent per tensor that follows their peak: v = momentum v + G / N, with G the integer
-gradient sum of N samples. The step is taken with the whole sum, and what is kept of v is rounded stochastically. A
-velocity q of channel o stands for q 2**(e - h), in units of G 2**p, where h = shift[o] >> 1: so q 2**e is the gradient
-of the real parameter to a factor of 2, and one exponent suits all channels.
+gradient sum of N samples. The step uses the unrounded sum; the stored v is rounded stochastically. A velocity q of
+channel o stands for q 2**(e - h), in units of G 2**p, where h = shift[o] >> 1: so q 2**e is the gradient of the real
+parameter to a factor of 2, and one exponent suits all channels.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.exact import F32
 
 ROW_BITS, FINE_BITS, ROW_LIMIT = 9, 25, 32767
-"""Bits of fraction of a row's step, in 1/256 of a weight for every unit of an input: it has 16 bits where noise rounds
-weights, 32 where they have fractions; the largest magnitude in 16 bits."""
+"""Fraction bits of a row's step, in 1/256 of a weight per unit of an input: the step has 16 bits if noise rounds
+weights, 32 if they have fractions; the largest magnitude in 16 bits."""
 VELOCITY_START = -6
-"""Exponent of a velocity before anything is known: it holds gradients below 2, and tells how large others are."""
+"""Exponent of a velocity at first: it holds gradients below 2, and shows how large others are."""
 UNKNOWN = -1
-"""In place of a velocity's quiet count: its exponent is not known yet."""
+"""Quiet count of a velocity whose exponent is not known yet."""
 
 
 def step_size(multiplier: Array, shift: Array, rate: Array, p: Array, fraction_bits: int) -> tuple[Any, Any]:
-    """Return what fx.scaled takes of every channel: its constant times rate times 2**p, with so many fraction bits."""
+    """Return fx.scaled's factor for every channel: its constant times rate times 2**p, with `fraction_bits` of
+    fraction."""
     exponent = shift.astype(np.int64) + int(rate[1]) + int(p[0]) + fraction_bits - 31
     return fx.high_multiply(multiplier, int(rate[0])), exponent
 
@@ -41,7 +42,7 @@ def updated_weight(w: Array, gradient: Any, scale: tuple[Array, ...], noise: Arr
 
 
 def weight_steps(w: Array, scale: tuple[Array, ...]) -> tuple[Any, Any]:
-    """Return step_size of every channel, in 1/256 of a weight, in a shape that goes with the weight's."""
+    """Return step_size of every channel, in 1/256 of a weight, in a shape that broadcasts to the weight's."""
     multiplier, exponent = step_size(*scale, fraction_bits=8)
     per_channel = (-1,) + (1,) * (w.ndim - 1)
     return multiplier.reshape(per_channel), exponent.reshape(per_channel)
@@ -54,7 +55,7 @@ def moved_weight(w: Array, gradient: Any, step: tuple[Any, Any], random: Any, li
 
 
 def moves_of(gradient: Any, step: tuple[Any, Any]) -> Any:
-    """Return gradient times step, in 1/256 of a weight, at most 65,536 weights: no int8 goes further."""
+    """Return gradient times step, in 1/256 of a weight, clamped to 65,536 units: no int8 moves further."""
     return np.clip(fx.scaled(gradient, *step), -(1 << 24), 1 << 24)
 
 
@@ -64,7 +65,7 @@ def moves_of(gradient: Any, step: tuple[Any, Any]) -> Any:
 def row_moves(x: Array, g: Array, x_zero: int, scale: tuple[Array, ...], bits: int) -> Any:
     """Return the moves of all weights (outputs, 1, 1, inputs), in 1/256 of a weight: a row's step times the inputs.
 
-    bits: ROW_BITS or FINE_BITS. A step beyond its limit moves as any gradient does: nothing is held back.
+    bits: ROW_BITS or FINE_BITS. A step beyond its limit moves like any other gradient; it is not limited.
     """
     multiplier, exponent = (one[:, None] for one in step_size(*scale, fraction_bits=8))
     errors, inputs = g.reshape(-1, 1).astype(np.int64), x.reshape(-1).astype(np.int64) - x_zero
@@ -105,7 +106,7 @@ def channel_sums(g: Array) -> Array:
 
 
 def rounded_gradient(g: Array) -> Array:
-    """Return float32 to the nearest int32, ties to even, saturating; 0 for what is no number (tt_rounded)."""
+    """Round float32 to the nearest int32, ties to even, saturating; 0 for NaN (tt_rounded)."""
     x, limit = g.astype(F32), F32(2.0**31)  # beyond every int32
     near = np.where(np.abs(x) < limit, np.rint(x), F32(0)).astype(np.int32)
     return np.where(x >= limit, np.int32(fx.INT32_MAX), np.where(x <= -limit, np.int32(fx.INT32_MIN), near))

@@ -1,8 +1,8 @@
 """Low-rank copies of int8 activations, and back to int8 in the activation's own format; errors into their subspaces.
 
 Subspaces that follow are float32. Everything is in integer steps of the activation (q - zero) or of the error, so that
-no scale is needed: subspaces have none, and the way back rounds to the same steps. With full ranks it gives the very
-integers that went in. Fixed subspaces are int8 with a scale for each row, and what is kept is int8.
+no scale is needed: subspaces have none, and the way back rounds to the same steps. With full ranks it gives the
+original integers. Fixed subspaces are int8 with a scale for each row, and the copy that is kept is int8.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _steps(q: Array, attrs: QModeAttrs) -> Array:
 
 
 def _in_float(op: str, arrays: tuple[Array, ...], attrs: ModeAttrs) -> Array:
-    """Return what the operator on float32 makes of these, in the order of the generated code."""
+    """Return the result of the float32 operator on these, in the order of the generated code."""
     exact = op_def(op).exact
     assert exact is not None
     return exact(arrays, attrs)[0]
@@ -125,24 +125,23 @@ operator(
 # ---- fixed subspaces ------------------------------------------------------------------------------------------------
 
 LARGEST = 127
-"""Magnitude of an int8 number of a matrix or of a core, at most."""
+"""Largest magnitude of an int8 number of a matrix or of a core."""
 
 
 NOTHING = 1e-9
-"""Share of the largest number beside which others are rounding errors of float64."""
+"""Share of the largest number below which others are rounding errors of float64."""
 
 
 def rows_in_int8(matrix: Array) -> tuple[Array, Array]:
-    """Return (int8 numbers, float64 scale of each row) of a matrix[rows, length]; a row of next to nothing becomes
-    zeros."""
+    """Return (int8 numbers, float64 scale of each row) of a matrix[rows, length]; a negligible row becomes zeros."""
     peaks = np.abs(matrix).max(axis=1)
     scales = in_steps(peaks, NOTHING)
     return np.rint(matrix / scales[:, None]).astype(np.int8), scales
 
 
 def in_steps(peaks: Array, nothing: float) -> Array:
-    """Return a step for each peak, so that it is the largest int8 number; of the largest one where a peak is no more
-    than this share of that, so that what has it rounds to 0; 1 where there are only zeros."""
+    """Return a step for each peak that makes it the largest int8 number. A peak of at most the share `nothing` of the
+    largest gets the step of the largest, so that it rounds to 0. If all peaks are 0, the step is 1."""
     largest = peaks.max() or float(LARGEST)
     return np.where(peaks > nothing * largest, peaks, largest) / LARGEST
 

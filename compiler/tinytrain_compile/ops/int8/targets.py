@@ -2,7 +2,7 @@
 
 A target becomes an integer by its bits. With y the stored output, z its zero point and s its scale, mse takes the
 difference ((y - z) 2**bits - target / s 2**bits), bce sigmoid(s (y - z)) 2**bits - target 2**bits, by a table.
-A target that is NaN counts nothing; one out of reach counts as the nearest number that is not (TARGET_LIMIT).
+A NaN target does not count; one out of range counts as the nearest number in range (TARGET_LIMIT).
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from tinytrain_compile.ops.owned import ErrorState
 
 NOT_A_TARGET = fx.INT32_MIN
 TARGET_LIMIT = 1 << 30
-"""What a NaN becomes, and the largest magnitude of any other target (TT_TARGET_LIMIT)."""
+"""Integer of a NaN target, and the largest magnitude of any other target (TT_TARGET_LIMIT)."""
 SIGMOID_BITS = 28
 """Fraction bits of a probability, a sigmoid or a target of bce: targets reach to +-4."""
 REACH_BITS = 13
-"""A difference of mse reaches 2**13 units of the output: 32 times what int8 holds."""
+"""Bits of the range of an mse difference: 2**13 units of the output, 32 times the range of int8."""
 LEAST_BITS = 8
-"""Fraction bits of a difference below which mse is better computed in float32."""
+"""Fraction bits of a difference; with fewer, mse is better computed in float32."""
 
 
 @dataclass(frozen=True)
 class TargetAttrs(Attrs):
-    """zero: of the outputs; bits: fraction bits of a difference, +-limit; target: factor to a target in these units."""
+    """zero: of the outputs; bits: fraction bits of a difference, +-limit; target: factor from a target to these
+    units."""
 
     zero: int
     bits: int
@@ -57,12 +58,13 @@ class TargetErrorAttrs(TargetAttrs):
 
 
 def difference_bits(count: int) -> int:
-    """Return fraction bits of a difference of mse: the squares of `count` differences add up in an int64."""
+    """Return the fraction bits of an mse difference with which the squares of `count` differences add up in an
+    int64."""
     return min(30, (63 - count.bit_length()) // 2) - REACH_BITS
 
 
 def probe(bits: int) -> int:
-    """Return above EXPONENT_START: the smallest exponent with which no difference is shifted to the left."""
+    """Return the smallest exponent, relative to EXPONENT_START, that shifts no difference to the left."""
     return -bits - fx.EXPONENT_START
 
 

@@ -1,4 +1,4 @@
-"""How integer products are cut: which operand lies widened in scratch, how much of it, and the register tile."""
+"""Tiling of integer products: which operand is widened in scratch, how much of it, and the register tile."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from dataclasses import dataclass, replace
 DOT_TERMS = 4
 """Products that are summed by one helper call."""
 SCRATCH_BYTES = (2048, 21504)
-"""What widened operands may take at least and at most; between these, twice the bytes of the activations."""
+"""Limits in bytes of the scratch for widened operands; between them, it is twice the bytes of the activations."""
 ERROR_SCRATCH_BYTES = 12288
-"""The same of a data gradient, at most: it runs while most is kept for the backward pass."""
+"""Most bytes of that scratch for a data gradient: it runs while most memory holds values for the backward pass."""
 DIRECT_ROWS = 4
-"""Rows of the left operand for which those of the right are not worth widening: four of their elements take three
-instructions for every four rows if they are read as they lie, else one for every two rows, and 3.75 once."""
+"""Rows of the left operand up to which the right one is not worth widening: four of its elements take three
+instructions for every four rows if they are read unwidened, else one for every two rows, and 3.75 once."""
 COLUMN = (DIRECT_ROWS, 1)
-"""Tile of that."""
+"""Register tile for DIRECT_ROWS."""
 READY_COLUMNS = 2
-"""Rows of a weight in flash that lie together where they lie as they are multiplied."""
+"""Rows that are stored together in a prepared weight in flash."""
 READY_ROW_BYTES = 512
-"""What the other operand may take in scratch by rows, unless less cannot be; of whole maps SCRATCH_BYTES[0]."""
+"""Scratch bytes for the other operand when computing by rows, if its minimum fits; for whole maps SCRATCH_BYTES[0]."""
 ROW_WEIGHT_BYTES = 5120
-"""What widened weights may take that stay from call to call of some rows. More are widened in every call, a few at a
-time: for rows of 16 pixels that is a twelfth more instructions of such a layer."""
+"""Most bytes of widened weights that stay in scratch from call to call of some rows. More are widened in every call, a
+few at a time: for rows of 16 pixels that is a twelfth more instructions of such a layer."""
 COLUMNS = 4
 """Columns of the weight that a pixel's data gradient reads at a time."""
 _WIDE, _WORD, _SUMS, _ON = 2, 4, 4, 8
-"""Bytes of a widened element and of a word; sums of a whole tile; and where buffers begin, as in rows.py."""
+"""Bytes of a widened element and of a word; sums of a whole tile; alignment of buffers, as in rows.py."""
 _REPAID = 2
-"""Tiles after which it has been worth while to keep what the end of a channel's sums reads."""
+"""Tiles after which keeping what the end of a channel's sums reads has paid off."""
 
 
 @dataclass(frozen=True)
 class PackedTiles:
-    """tile: rows of (left, right) per register tile. strip: rows of operand strip_axis that lie widened at a time.
+    """tile: rows of (left, right) per register tile. strip: rows of operand strip_axis that are widened at a time.
 
-    depth: products in a sum, filled up with zeros to whole DOT_TERMS. direct: the right operand is read as it lies, as
-    int8; then the strip is one of the left. ready: so it is where the right operand lies widened already. ends: words
-    that the end of a sum reads of a row of the strip, which lie behind the operands where the strip is one of channels.
+    depth: products in a sum, filled up with zeros to whole DOT_TERMS. direct: the right operand is read as int8,
+    unwidened; then the strip is one of the left. ready: the right operand is stored widened; likewise. ends: words per
+    row of the strip that the end of a sum reads; they follow the operands if the strip is one of channels.
     """
 
     tile: tuple[int, int]
@@ -51,32 +51,33 @@ class PackedTiles:
 
     @property
     def widens_right(self) -> bool:
-        """Whether the right operand is widened in scratch."""
+        """True if the right operand is widened in scratch."""
         return not (self.direct or self.ready)
 
     @property
     def scratch_bytes(self) -> int:
-        """Of the strip, of one tile of the other operand, and of what belongs to the rows of the strip."""
+        """Bytes of the strip, of one tile of the other operand, and of the words kept for the rows of the strip."""
         operands = _WIDE * self.depth * (self.strip + (self.tile[1 - self.strip_axis] if self.widens_right else 0))
         return operands + (-(-operands // _ON) * _ON - operands + self.ends_bytes if self.ends else 0)
 
     @property
     def strip_bytes(self) -> int:
-        """Of the strip."""
+        """Bytes of the strip."""
         return _WIDE * self.depth * self.strip
 
     @property
     def ends_bytes(self) -> int:
-        """Of what the ends of sums read."""
+        """Bytes of the words that the ends of sums read."""
         return _WORD * self.ends * self.strip
 
     def with_ends(self, words: int, channel_axis: int, others: int) -> PackedTiles:
-        """Return the same with so many words kept of a channel, where several tiles of the `others` rows read them."""
+        """Return the tiles with this many words kept per channel, if several tiles of the `others` rows read them."""
         kept = channel_axis == self.strip_axis and self.tile == (2, 2) and not self.direct and others > 2 * _REPAID
         return replace(self, ends=words) if kept else self
 
     def unit(self, m: int) -> int:
-        """Return how many of the m rows of the left operand are copied before any of their output is written, at least.
+        """Return the least number of the m rows of the left operand that are copied before any of their output is
+        written.
 
         Kernels may take any number of units, and one row if no unit divides m.
         """
@@ -87,7 +88,7 @@ class PackedTiles:
 def error_tiles(m: int, n: int, k: int, columns_lie: bool = False) -> PackedTiles:
     """Return tiles of a 1x1 data gradient: m pixels, n input channels, k output channels.
 
-    columns_lie: the weight is one matrix (k, n); for one pixel it is read as it lies.
+    columns_lie: the weight is one matrix (k, n); for one pixel it is read unwidened.
     """
     if columns_lie and m == 1 and n % COLUMNS == 0 and _whole_terms(k):
         return _direct_tiles((1, COLUMNS), m, k)
@@ -97,8 +98,8 @@ def error_tiles(m: int, n: int, k: int, columns_lie: bool = False) -> PackedTile
 def packed_tiles(m: int, n: int, k: int, rows_lie: bool = False, most: int = SCRATCH_BYTES[1]) -> PackedTiles:
     """Return tiles of an (m, k) by (n, k) product: the cheaper of two ways to widen both operands within a budget.
 
-    most: bytes of that budget. rows_lie: rows of the right operand lie as they are read; where few of the left meet
-    them, they are not widened.
+    most: bytes of that budget. rows_lie: rows of the right operand are stored as they are read; if few rows of the left
+    meet them, they are not widened.
     """
     tile = product_tile(m, n)
     if rows_lie and m <= DIRECT_ROWS and _whole_terms(k):
@@ -116,12 +117,12 @@ def packed_tiles(m: int, n: int, k: int, rows_lie: bool = False, most: int = SCR
 
 
 def ready_tiles(m: int, k: int, by_rows: bool = False) -> PackedTiles:
-    """Return tiles of (m, k) by (n, k), n even, whose right operand lies widened: as much of the left as few bytes
-    hold.
+    """Return tiles of (m, k) by (n, k), n even, whose right operand is stored widened: as much of the left as fits a
+    few bytes.
 
-    by_rows: m are the pixels of a row of a map, a whole number of which is computed at a time.
+    by_rows: m is the number of pixels in a row of a map; whole rows are computed at a time.
     """
-    tall = 1 if m == 1 or (by_rows and m % 2) else 2  # as in product_tile: of a last odd row one is computed in vain
+    tall = 1 if m == 1 or (by_rows and m % 2) else 2  # as in product_tile: an odd m leaves one row unused
     whole, depth = -(-m // tall) * tall, -(-k // DOT_TERMS) * DOT_TERMS
     most = READY_ROW_BYTES if by_rows else SCRATCH_BYTES[0]
     rows = [r for r in range(tall, whole + 1, tall) if whole % r == 0]
@@ -130,7 +131,7 @@ def ready_tiles(m: int, k: int, by_rows: bool = False) -> PackedTiles:
 
 
 def _whole_terms(k: int) -> bool:
-    """Tell whether rows of k elements can be read as they lie."""
+    """Tell whether rows of k elements can be read unwidened."""
     return k % DOT_TERMS == 0 and k > DOT_TERMS
 
 
@@ -140,14 +141,13 @@ def _direct_tiles(tile: tuple[int, int], m: int, k: int) -> PackedTiles:
 
 
 def packed_row_tiles(width: int, n: int, k: int) -> PackedTiles:
-    """Return tiles for some rows of `width` pixels: all n rows of the other operand lie widened from call to call."""
+    """Return tiles for some rows of `width` pixels: all n rows of the other operand stay widened from call to call."""
     return PackedTiles(register_tile(width, n), 1, n, -(-k // DOT_TERMS) * DOT_TERMS)
 
 
 def light_row_tiles(width: int, n: int, k: int, rows_lie: bool) -> PackedTiles:
-    """Return tiles for some rows of `width` pixels of which nothing stays from call to call.
-
-    Rows of the other operand are widened in every call, or, where few pixels meet them, read as they lie.
+    """Return tiles for some rows of `width` pixels that keep nothing from call to call. Rows of the other operand are
+    widened in every call or, if few pixels meet them, read unwidened.
     """
     tile = register_tile(width, n)
     if rows_lie and _whole_terms(k) and (width <= DIRECT_ROWS or width % 2):
@@ -156,12 +156,12 @@ def light_row_tiles(width: int, n: int, k: int, rows_lie: bool) -> PackedTiles:
 
 
 def product_tile(m: int, n: int) -> tuple[int, int]:
-    """Return register_tile, also for an odd m above 1 if n is even: a row of the last tile is computed in vain."""
+    """Return register_tile, also for an odd m above 1 if n is even: then a row of the last tile is unused."""
     return register_tile(m + m % 2, n) if m > 1 and n % 2 == 0 else register_tile(m, n)
 
 
 def register_tile(m: int, n: int) -> tuple[int, int]:
-    """Return 2x2 where both extents are even: four sums, operands and pointers fill a Cortex-M's registers."""
+    """Return 2x2 if both extents are even: four sums, operands and pointers fill a Cortex-M's registers."""
     if m % 2 == 0:
         return (2, 2) if n % 2 == 0 else (2, 1)
     return (1, 4) if n % 4 == 0 else (1, 2) if n % 2 == 0 else (1, 1)
@@ -170,14 +170,14 @@ def register_tile(m: int, n: int) -> tuple[int, int]:
 # ---- depthwise: one channel's image at a time, with its border, in scratch ------------------------------------------
 
 DEPTHWISE_BYTES = 3072
-"""What a strip of a channel's image may take, unless less cannot be."""
+"""Most bytes of a strip of a channel's image, unless one row of output needs more."""
 _PAIR = 2
 """Terms of one SMLAD."""
 
 
 @dataclass(frozen=True)
 class DepthwiseTiles:
-    """strip: output rows (of each phase) whose input rows lie in scratch at a time; width: output pixels in a tile.
+    """strip: output rows (of each phase) whose input rows are in scratch at a time; width: output pixels in a tile.
 
     phases: how many interleaved images the output is, each with taps of its own. taps: (rows, columns) of the kernel of
     one phase, columns filled up with zeros to whole pairs; padded: (rows, columns) of a channel image with its border,
@@ -193,7 +193,7 @@ class DepthwiseTiles:
 
     @property
     def scratch_bytes(self) -> int:
-        """Of the strip of a channel image and of the taps of all phases, each on 8 bytes."""
+        """Bytes of the strip of a channel image and of the taps of all phases, each rounded up to 8."""
         sizes = (self.strip_rows * self.padded[1], math.prod(self.phases) * self.taps[0] * self.taps[1])
         return sum(-(-_WIDE * size // 8) * 8 for size in sizes)
 
@@ -205,7 +205,7 @@ def depthwise_tiles(
     phases: tuple[int, int] = (1, 1),
     lead: tuple[int, int] = (0, 0),
 ) -> DepthwiseTiles:
-    """Return strips as high as DEPTHWISE_BYTES allow; four pixels at a time where they divide the width.
+    """Return strips as high as DEPTHWISE_BYTES allow, and at most four pixels at a time, a divisor of the width.
 
     phases divide out_hw; lead: rows and columns of the channel image by which the last phase is ahead of the first.
     """
@@ -226,23 +226,24 @@ def depthwise_tiles(
 # ---- dense convolution: rows of the image, with their border, in scratch --------------------------------------------
 
 ROW_BYTES = 6144
-"""What widened rows of the image, and widened weights, may take each, unless less cannot be."""
+"""Most bytes of widened rows of the image, and of widened weights, unless the smallest tile needs more."""
 WINDOW = 514
-"""Elements by which operands of `tt_dot_windows` may be apart: as far as an instruction reaches."""
+"""Most elements between operands of `tt_dot_windows`: the largest offset of an instruction."""
 _PADDING = 1
-"""Elements by which a widened row may be longer, so that it has whole words."""
+"""Most elements added to a widened row to fill whole words."""
 LEAST_ROW_BYTES = 3072
-"""What they may take in a data gradient, which is computed where much is alive: more if both errors are larger."""
+"""ROW_BYTES of a data gradient, which runs while much memory is in use: more if both errors are larger."""
 
 
 @dataclass(frozen=True)
 class DenseTiles:
-    """strip: output rows whose input rows lie in scratch at a time; channels: whose weights do; tile: pixels, channels.
+    """strip: output rows whose input rows are in scratch at a time; channels: whose weights are; tile: pixels,
+    channels.
 
-    weights_first: weights are widened once, and rows anew for every part of the channels (or the other way round).
+    weights_first: weights are widened once, and rows again for every part of the channels (or the other way round).
     terms: products per helper call. run: elements under one row of taps, filled up to whole terms; pitch: of a row.
-    phases: how many interleaved images the output is, each with weights of its own. ready: weights of all channels lie
-    widened.
+    phases: how many interleaved images the output is, each with weights of its own. ready: weights of all channels are
+    stored widened.
     """
 
     strip: int
@@ -260,19 +261,20 @@ class DenseTiles:
 
     @property
     def in_turn(self) -> bool:
-        """Whether windows of a tile's two channels lie row by row, because one would end too far behind the other."""
+        """True if windows of a tile's two channels alternate row by row, because they are too long for one offset
+        (WINDOW)."""
         return self.taps * self.run > WINDOW
 
     @property
     def scratch_bytes(self) -> int:
-        """Of the strip of rows and of the weights, each on 8 bytes."""
+        """Bytes of the strip of rows and of the weights, each rounded up to 8."""
         weights = 0 if self.ready else math.prod(self.phases) * self.channels * self.taps * self.run
         sizes = (self.strip_rows * self.pitch, weights)
         return sum(-(-_WIDE * size // 8) * 8 for size in sizes)
 
     def bytes_of_rows(self, channels: int) -> tuple[int, int]:
-        """Return bytes of an output computed row by row: (weights of all its channels, image rows of one, on 8
-        bytes)."""
+        """Return bytes of an output computed row by row: (weights of all channels, image rows of one), each rounded up
+        to 8."""
         weights = 0 if self.ready else math.prod(self.phases) * channels * self.taps * self.run
         rows = self.taps * (self.pitch + _PADDING)
         return -(-_WIDE * weights // _ON) * _ON, -(-_WIDE * rows // _ON) * _ON
@@ -288,8 +290,8 @@ def dense_tiles(
 ) -> DenseTiles:
     """Return tiles of a convolution of an image with `channels` channels to out_shape (n, height, width, channels).
 
-    Those that widen the fewest elements, and of them those with the least scratch, above the least that operands may
-    take: where the whole image is widened at once, every weight is widened once however few lie there at a time.
+    They widen the fewest elements and, among equals, need the least scratch. If the whole image is widened at once,
+    every weight is widened once, however few at a time.
 
     phases divide height and width; kernel, strides: of each. budget: see ROW_BYTES.
     """
@@ -330,8 +332,8 @@ _TILE = 2
 class LineTiles:
     """taps: rows of a window; run: elements under a row of taps; apart: elements of a line between windows.
 
-    width: output pixels for which a line is copied; length: of it; kept_bytes: of the weights and what the ends of sums
-    read.
+    width: output pixels for which a line is copied; length: elements of a line; kept_bytes: bytes of the weights and of
+    what the ends of sums read.
     """
 
     taps: int
@@ -352,24 +354,23 @@ class LineTiles:
 
     @property
     def scratch_bytes(self) -> int:
-        """Of what is kept, a line and two windows."""
+        """Bytes of what is kept, of a line and of two windows."""
         return self.kept_bytes + _words(self.length) + _words(_TILE * DOT_TERMS * self.blocks)
 
     def of_halves(self, size: int) -> LineTiles | None:
-        """Return the same with lines of half a row; None where this much scratch does not hold it, or a row has no
-        halves."""
+        """Return the tiles with lines of half a row; None if they need more than `size` bytes, or a row cannot be
+        halved."""
         half = replace(self, width=self.width // 2)
         return half if self.width % (2 * _TILE) == 0 and half.scratch_bytes <= size else None
 
 
 def _words(elements: int) -> int:
-    """Return bytes of so many elements of int16, on 8 bytes."""
+    """Return the bytes of int16 elements, rounded up to 8."""
     return -(-_WIDE * elements // _ON) * _ON
 
 
 def line_tiles(width: int, outputs: int, apart: int, run: int, words: int, rows: DenseTiles) -> LineTiles | None:
-    """Return the form, if it has fewer products than `rows`, in no more memory. words: that the ends read of a
-    channel."""
+    """Return the form if it has fewer products than `rows` in no more memory. words: per channel, read by the ends."""
     terms = -(-rows.taps * run // DOT_TERMS) * DOT_TERMS
     if rows.tile != (_TILE, _TILE) or terms > MOST_BLOCKS * DOT_TERMS or terms >= rows.taps * rows.run:
         return None

@@ -1,4 +1,4 @@
-"""Integer updates: the step of a weight or a bias, sums of gradients, momentum, and what layers share.
+"""Integer updates: the step of a weight or a bias, sums of gradients, momentum, and parameters that layers share.
 
 QUpdate, the step of an int8 weight, is one operator: its attributes tell what the gradient is made of, how the weight
 is stored, whether it has momentum, and whether the squares of the gradient are added up.
@@ -49,13 +49,12 @@ _CENTRED, _ERROR = 255, 128
 
 Gradient = Literal["product", "float", "sum"]
 """Ingredients of the gradient of a weight. product: int32 sums of g (x - x_zero), which are never stored; float: a
-float32 g of a low-rank copy, which counts in steps of the activation times units of the error, as sums do; sum: a
-stored sum."""
+float32 g of a low-rank copy, in steps of the activation times units of the error, like sums; sum: a stored sum."""
 
 
 Momentum = Literal["", "sum", "sign"]
 """Use of a velocity in a step. "": there is none; sum: it is added to the gradient; sign: the step is
-the sign of both (Lion), so that neither the gradient's exponent nor its channel's unit scales it."""
+the sign of both (Lion), so neither the gradient's exponent nor its channel's unit scales it."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +63,8 @@ class QUpdateAttrs(Attrs):
 
     fine: the weight has 8 fraction bits; else noise rounds it. momentum: see Momentum.
     squares: the squares of the gradient are added to `rows`. limit: largest weight magnitude.
-    conv, x_zero: geometry of the (sliced) gradient and zero point of x, of a product. by_rows: a sum lies by rows of
-    taps: what belongs to the first one, first.
+    conv, x_zero: geometry of the (sliced) gradient and zero point of x, of a product. by_rows: a sum is ordered by rows
+    of taps, the first row first.
     """
 
     gradient: Gradient
@@ -79,7 +78,7 @@ class QUpdateAttrs(Attrs):
 
     @property
     def by_steps_of_rows(self) -> bool:
-        """Tell whether a dense layer moves by a step for every output times the inputs, if there is one sample."""
+        """True if a dense layer, given one sample, moves by one step per output times the inputs."""
         return self.gradient == "product" and not self.momentum
 
 
@@ -87,8 +86,8 @@ class QUpdateAttrs(Attrs):
 class QSumAttrs(Attrs):
     """Kind of gradient sum.
 
-    of: product and float as in QUpdateAttrs; errors: sums of g over pixels, of a bias; rows: what was summed over the
-    rows of one sample. running: it is added to the sum of the samples before, saturating. by_rows, conv, x_zero: as in
+    of: product and float as in QUpdateAttrs; errors: sums of g over pixels, of a bias; rows: a sum over the rows of one
+    sample. running: it is added to the sum of the samples before, saturating. by_rows, conv, x_zero: as in
     QUpdateAttrs.
     """
 
@@ -101,14 +100,14 @@ class QSumAttrs(Attrs):
 
 @dataclass(frozen=True)
 class QMomentumAttrs(Attrs):
-    """signed: what comes out is a sign, as in Momentum, not a sum."""
+    """signed: the result is a sign, as in Momentum, not a sum."""
 
     signed: bool = False
 
 
 @dataclass(frozen=True)
 class QBiasUpdateAttrs(Attrs):
-    """summed: of a stored sum, not of an error g."""
+    """summed: the gradient is a stored sum, not an error g."""
 
     summed: bool = False
 
@@ -131,7 +130,7 @@ def weight_gradient(x: Array, g: Array, x_zero: int, conv: ConvAttrs) -> Any:
 
 
 def as_weight(total: Array, by_rows: bool) -> Array:
-    """Return a weight's gradient as the weight lies. by_rows: see QUpdateAttrs."""
+    """Return a weight's gradient in the order of the weight. by_rows: see QUpdateAttrs."""
     if not by_rows:
         return total
     outputs, rows, *rest = total.shape
@@ -195,7 +194,7 @@ def _sum_bound(op: str, inputs: tuple[Value, ...], attrs: Attrs) -> int:
 def _update_operands(attrs: QUpdateAttrs) -> tuple[str, ...]:
     made_of = {"product": ("x", "g"), "float": ("g",), "sum": ("sum",)}[attrs.gradient]
     state = ("velocity", "peak", "exponent") if attrs.momentum else ()
-    noise = ("noise", "salt") if attrs.momentum or not attrs.fine else ()  # which rounds velocities too
+    noise = ("noise", "salt") if attrs.momentum or not attrs.fine else ()  # noise rounds velocities too
     store = ("fraction",) if attrs.fine else ("salt_of_w",) if attrs.momentum else ()
     return (*made_of, *state, *noise, *store, *(("rows",) if attrs.squares else ()))
 
@@ -273,7 +272,7 @@ _PLAIN = {
 
 
 def _update_shown(attrs: QUpdateAttrs) -> tuple[str, str]:
-    """Return (name, doc) of a form, which adds a word and a sentence to a plainer one."""
+    """Return (name, doc) of a form: a word and a sentence added to those of a simpler one."""
     if attrs.squares:
         name, _ = _update_shown(replace(attrs, squares=False))
         return f"{name}Squared", f"{name} that adds the squares of the gradient to `rows`, the last operand."

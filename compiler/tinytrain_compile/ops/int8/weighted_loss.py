@@ -1,4 +1,4 @@
-"""Cross entropy of int8 logits in integers where labels weigh differently: class weights, ignored labels of a mean.
+"""Cross entropy of int8 logits in integers with weighted labels: class weights, ignored labels of a mean.
 
 As in int8/loss.py, with an integer weight per label and the divisor of the mean, which the labels decide.
 """
@@ -27,24 +27,24 @@ from tinytrain_compile.ops.names import Named, named
 from tinytrain_compile.ops.owned import ErrorState
 
 MOST_RATIOS = 1 << 16
-"""Classes times groups above which the factors of an error would lose too many bits: better in float32."""
+"""Most classes times groups; with more, the factors of an error would lose too many bits, and float32 is better."""
 
 
 @dataclass(frozen=True)
 class LabelWeightAttrs(Attrs):
-    """ignore_index: a label that does not count. divisor: what all is divided by; 0: the sum of the weights."""
+    """ignore_index: a label that does not count. divisor: of the sum; 0: the sum of the weights."""
 
     ignore_index: int | None = None
     divisor: int = 0
 
 
 def weight_bits(groups: int) -> int:
-    """Return fraction bits of a weight, at most 1, with which those of all labels add up to 2**30 at most."""
+    """Return fraction bits of a weight (at most 1) with which the weights of all labels add up to at most 2**30."""
     return 30 - (groups - 1).bit_length()
 
 
 def weight_probe(bits: int) -> int:
-    """Return above EXPONENT_START: the smallest exponent with which no gradient, at most 1, is shifted to the left."""
+    """Return the smallest exponent, relative to EXPONENT_START, that shifts no gradient (at most 1) to the left."""
     return 2 - bits - fx.EXPONENT_START
 
 
