@@ -36,7 +36,7 @@ from tinytrain_compile.quantize.state import Rewriter
 ADD_PROBE = -12
 """Exponent above the larger operand's with which the sum of two errors cannot overflow 2**29."""
 POOL_PROBE = -12
-"""The same for the sum of the errors of windows that overlap."""
+"""Exponent above the operand's with which the sum of the errors of overlapping windows cannot overflow."""
 
 
 class Backward:
@@ -65,7 +65,8 @@ class Backward:
         return replace(error, layer=layer)
 
     def _mask(self, node: Node) -> Mask | None:
-        """Return what a node goes through a clamp by, if it runs in integers: the bits, or the clamp's output."""
+        """Return the mask by which a node goes through a clamp, if it runs in integers: the bits, or the clamp's
+        output."""
         o = operands(node)
         if "mask" in o:
             form = self._r.forms.get(o["mask"].name)
@@ -74,7 +75,7 @@ class Backward:
         return None if act is None else Mask(act.mask("value"), (act.value,))
 
     def _clamp_input(self, node: Node) -> str:
-        """Return float name of the value whose clamp this node differentiates."""
+        """Return the float name of the value whose clamp this node differentiates."""
         o = operands(node)
         source = operand(self._r.producers[o["mask"].name], "y") if "mask" in o else o["y"]
         return self._f.clamped.get(source.name, "")
@@ -82,7 +83,7 @@ class Backward:
     # ---- layers -------------------------------------------------------------------------------------------------
 
     def weight(self, node: Node) -> Uses:
-        """Return the operands of a weight's gradient, of a dense layer as of a 1x1 convolution."""
+        """Return the operands of a weight's gradient; a dense layer counts as a 1x1 convolution."""
         act, error = self._r.int8(operand(node, "x")), self._r.error(operand(node, "dy"))
         if act is None or error is None or error.layer is None:
             return ()
@@ -92,14 +93,14 @@ class Backward:
         return (Gradient(error, QSumAttrs("product", conv=conv, x_zero=act.quant.zero), pair),)
 
     def bias(self, node: Node) -> Uses:
-        """Return the error of a layer that is summed up."""
+        """Return the error of a layer, whose sums are the gradient of the bias."""
         error = self._r.error(node.inputs[0])
         return () if error is None or error.layer is None else bias_gradient(error)
 
     def data(self, node: Node) -> Form | None:
         """Emit the gradient of a layer, or of the mean of windows, for its data.
 
-        It is in the unit that its only reader wants, or plain if there are several.
+        It is in the unit that its only reader needs, or plain if there are several readers.
         """
         error, attrs = self._r.error(node.inputs[0]), node.attrs
         ready = error is not None and error.layer is not None
@@ -113,8 +114,8 @@ class Backward:
         return self._data_error(node, 1.0, NO_MASK)
 
     def _takes_deferred(self, reader: Node) -> bool:
-        """Tell whether the gradient goes through a clamp that runs in integers, whose mask and unit it can then take
-        in."""
+        """Tell whether the gradient goes through a clamp that runs in integers; then it can absorb that mask and
+        unit."""
         return has_trait(reader.op, "through_clamp") and self._mask(reader) is not None
 
     def _data_error(self, node: Node, unit: Any, mask: Mask, owner: ShiftTables | None = None) -> Err:
@@ -151,7 +152,7 @@ class Backward:
         return replace(error, value=self._r.emit(node.op, (error.value, place), node.attrs, node))
 
     def score(self, node: Node) -> Form | None:
-        """Emit squares of integers, by what 1 is worth in each channel beside the channel where that is most."""
+        """Emit squares of integers, weighted by each channel's unit relative to the largest unit."""
         error = self._r.error(node.inputs[0])
         if error is None:
             return None
@@ -184,13 +185,13 @@ class Backward:
         return Err(out, error.exponent, error.unit * attrs.scale)
 
     def _leads_to_integers(self, node: Node) -> bool:
-        """Tell whether a float gradient is about to enter the integer part: better quantised before it is spread
-        out."""
+        """Tell whether a float gradient is about to enter the integer part: then it is quantised before it is
+        expanded."""
         reader = self._r.only_reader(node.outputs[0])
         return reader is not None and has_trait(reader.op, "through_clamp") and bool(self._clamp_input(reader))
 
     def move(self, node: Node) -> Form | Uses | None:
-        """Emit movement of an error; channel cuts take their part of a per-channel unit."""
+        """Emit movement of an error; a slice of channels gets its slice of a per-channel unit."""
         error, uses = self._r.error(node.inputs[0]), self._r.gradients.get(node.inputs[0].name)
         if uses is not None:
             return uses
@@ -207,7 +208,7 @@ class Backward:
         return replace(error, value=out, unit=unit)
 
     def pool(self, node: Node) -> Form | None:
-        """Emit an error of the elements that won, or of a mean: moved, or added where windows overlap.
+        """Emit an error of the elements that won, or of a mean: moved, or added if windows overlap.
 
         Channels keep their units.
         """
@@ -226,7 +227,7 @@ class Backward:
         return self._r.emit_error("QMaxPoolGrad", (error.exponent,), (error.value, places), wide, node, error.unit)
 
     def _join(self, node: Node, attrs: ConcatAttrs) -> Form | None:
-        """Emit channels of one error that were cut out of it, side by side again: those of a channel slice."""
+        """Emit the concatenation of channels that were cut out of one error: those of a channel slice."""
         errors = [error for value in node.inputs if (error := self._r.error(value)) is not None]
         if len(errors) < len(node.inputs) or attrs.axis != len(node.outputs[0].shape) - 1:
             return None
@@ -239,7 +240,7 @@ class Backward:
         return replace(errors[0], value=out, unit=unit)
 
     def _is_bias_gradient(self, node: Node) -> bool:
-        """Tell whether a reshaped error is the bias gradient of a dense layer with one row, where nothing is summed."""
+        """Tell whether a reshaped error is the bias gradient of a dense layer with one row, which needs no sum."""
         return isinstance(node.attrs, ReshapeAttrs) and self._only_updates(node.outputs[0])
 
     def _only_updates(self, gradient: Value) -> bool:
@@ -253,7 +254,7 @@ class Backward:
 
 
 def _cut_unit(error: Err, attrs: Attrs) -> Any:
-    """Return the unit of a slice of an error, or None where channels are mixed."""
+    """Return the unit of a slice of an error, or None if channels are mixed."""
     if not isinstance(attrs, SliceAttrs):
         return None
     last = slice(attrs.starts[-1], attrs.starts[-1] + attrs.sizes[-1])

@@ -28,12 +28,13 @@ Method = Literal["minmax", "percentile"]
 WEIGHT_FLOOR = 1e-8
 """Smallest scale of a weight's channel: dead channels have it."""
 _BINS = 2048
-"""Bins of the histogram that percentiles are read off. Scales of `cnn` in tests/quantize/nets.py (64 samples, 99.9 %)
-are at most 0.07 % off those of 131,072 bins; of 1,024 bins 0.13 %, of 4,096 0.05 %."""
+"""Bins of the histogram for percentiles. Scales of `cnn` in tests/quantize/nets.py (64 samples, 99.9 %) differ by at
+most 0.07 % from those with 131,072 bins; with 1,024 bins 0.13 %, with 4,096 0.05 %."""
 _SCORES = 200.0
-"""Scores that lie further apart are masked: the exponential of half of it is 0 in float32."""
+"""Largest distance of scores that are not masked: the exponential of minus half of it is 0 in float32."""
 _BIAS_ROOM = 2.0**30
-"""Largest magnitude that a bias may have in units of its accumulator: room is left for the sum, and for training."""
+"""Largest magnitude that a bias may have in units of its accumulator: this leaves room for the sum, and for
+training."""
 
 
 def calibrate(
@@ -43,12 +44,12 @@ def calibrate(
     percentile: float = 99.99,
     floats: Collection[str] = (),
 ) -> Graph:
-    """Annotate a float graph, its added biases fused into their layers; what has an annotation already keeps it.
+    """Annotate a float graph, its added biases fused into their layers; existing annotations stay.
 
-    samples: as many as there are, each in the layout of the graph's input (a leading axis before it counts them).
-    method: "minmax" covers everything seen; "percentile" cuts off what lies outside the middle so many percent.
-    floats: origins whose nodes compute in float32: what only they read has no format, nor have their weights.
-    Errors: E0307 for numbers that int8 cannot hold, or that are none.
+    samples: any number, each in the layout of the graph's input (a leading axis counts them). method: "minmax" covers
+    all numbers seen; "percentile" only the middle `percentile` percent.
+    floats: origins whose nodes compute in float32: their weights, and values that only they read, get no format.
+    Errors: E0307 for NaN, infinity and numbers that int8 cannot hold.
     """
     if len(samples) == 0:
         raise ValueError("no samples")
@@ -76,7 +77,7 @@ def activation_quant(low: float, high: float) -> Quant:
     """Return asymmetric int8 for numbers from `low` to `high`: 0 is always exact."""
     low, high = min(low, 0.0), max(high, 0.0)
     scale = (high - low) / 255.0 if high > low else 1.0 / 255.0
-    scale = max(float(np.float32(scale)), SMALLEST)  # what is below that is dead
+    scale = max(float(np.float32(scale)), SMALLEST)  # smaller ones are dead
     zero = int(np.clip(np.rint(-128.0 - low / scale), -128, 127))
     return Quant((scale,), zero)
 
@@ -104,7 +105,7 @@ def _measured_values(graph: Graph, known: Mapping[str, Quant]) -> list[str]:
     computed = {value.name for value in graph.inputs}
     for node in graph.nodes:
         if not any(value.name in computed for value in node.inputs):
-            continue  # what follows from parameters alone is no activation
+            continue  # values computed from parameters alone are not activations
         computed.update(value.name for value in node.outputs)
         follower = readers.get(node.outputs[0].name, [])
         clamped = [n.op for n in follower] == ["Clip"] and node.outputs[0].name not in outputs
@@ -115,7 +116,7 @@ def _measured_values(graph: Graph, known: Mapping[str, Quant]) -> list[str]:
 
 
 def _inner_values(graph: Graph, floats: Collection[str]) -> frozenset[str]:
-    """Return what nodes of these origins make and nothing else reads."""
+    """Return the results of nodes of these origins that no other node reads."""
     readers = graph.consumers()
     outputs = {value.name for value in graph.outputs}
     return frozenset(
@@ -128,8 +129,8 @@ def _inner_values(graph: Graph, floats: Collection[str]) -> frozenset[str]:
 
 
 def _masked_scores(graph: Graph, ranges: Mapping[str, tuple[float, float]]) -> frozenset[str]:
-    """Return what only a softmax reads, with numbers that mean 0 to it: one scale for these and for scores would round
-    all scores to the same. They stay float32, as the softmax is."""
+    """Return values that only a softmax reads and that contain masked scores: one scale for both would round all scores
+    to the same number. They stay float32, like the softmax."""
     readers = graph.consumers()
     outputs = {value.name for value in graph.outputs}
     found: set[str] = set()
@@ -198,7 +199,7 @@ def _ranges(
     spread = {
         name: _Histogram(low, high, np.zeros(_BINS, np.int64))
         for name, (low, high) in whole.items()
-        if high - low > _BINS * np.spacing(max(abs(low), abs(high)))  # else one number, beside its rounding
+        if high - low > _BINS * np.spacing(max(abs(low), abs(high)))  # else it is one number, apart from rounding
     }
     for values in _runs(graph, samples):
         for name, histogram in spread.items():
@@ -238,7 +239,7 @@ def _parameters(graph: Graph, node: Node, known: dict[str, Quant]) -> None:
         return
     x, bias = known.get(data.name), "" if own is None else own.name
     smallest: Array | float = WEIGHT_FLOOR
-    if x is not None and bias in graph.constants:  # a dead channel still has its bias, which must fit
+    if x is not None and bias in graph.constants:  # the bias of a dead channel must fit too
         smallest = np.maximum(
             np.abs(graph.constants[bias].astype(np.float64)) / (x.scale[0] * _BIAS_ROOM), WEIGHT_FLOOR
         )

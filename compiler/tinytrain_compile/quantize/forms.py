@@ -1,4 +1,4 @@
-"""What a float value of the training graph has become in the int8 graph."""
+"""Forms in the int8 graph of the float values of the training graph."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tinytrain_compile.ops.int8.update import QSumAttrs
 
 @dataclass(frozen=True)
 class Mask:
-    """What an error is masked with: the clamp it goes through, and the operand that tells where that was active."""
+    """Mask of an error: the clamp it goes through, and the operand that shows where that was active."""
 
     attrs: MaskAttrs = NO_CLAMP
     operand: tuple[Value, ...] = ()
@@ -39,7 +39,7 @@ class Act:
 
 
 def narrowed(quant: Quant, clip: ClipAttrs) -> Quant:
-    """Return the int8 bounds that a Clip leaves of a format."""
+    """Return a format with its int8 bounds narrowed by a Clip."""
     scale, zero = quant.scale[0], quant.zero
     low = max(quant.low, round(clip.low / scale) + zero) if np.isfinite(clip.low) else quant.low
     high = min(quant.high, round(clip.high / scale) + zero) if np.isfinite(clip.high) else quant.high
@@ -50,7 +50,7 @@ def narrowed(quant: Quant, clip: ClipAttrs) -> Quant:
 class Err:
     """A gradient stored as int8: real = value * 2**exponent * unit; one unit, or one per channel (last axis).
 
-    layer: at whose output it is, all of it or some channels.
+    layer: the layer at whose output it is, all of it or some channels.
     """
 
     value: Value
@@ -60,13 +60,13 @@ class Err:
 
     @property
     def plain(self) -> bool:
-        """Whether the unit is the same for all channels."""
+        """True if the unit is the same for all channels."""
         return np.ndim(self.unit) == 0
 
 
 @dataclass(frozen=True, eq=False)
 class Deferred:
-    """A node whose integer form depends on who reads it: it is emitted when its only reader comes."""
+    """A node whose integer form depends on its reader: it is emitted when its only reader is."""
 
     node: Node
 
@@ -76,7 +76,7 @@ class ShiftTables:
     """The shift tables that stand for the scales of a layer's channels; filled as the nodes that read them are emitted.
 
     forward: of its requantisation; error: of the error at its output; weight, bias: of their update constants.
-    channels: what of them changes with a rescale: the trained output channels, or None for all.
+    channels: entries that a rescale changes: the trained output channels, or None for all.
     """
 
     name: str
@@ -88,18 +88,18 @@ class ShiftTables:
 
     @property
     def complete(self) -> bool:
-        """Whether the layer is trained: then all tables but that of the bias, which it may lack, are there."""
+        """True if the layer is trained: then all tables exist, except that of the bias if there is none."""
         return None not in (self.forward, self.error, self.weight)
 
 
 @dataclass(frozen=True, eq=False)
 class IntegerLayer:
-    """A convolution (or dense layer) that runs in integers, and what its backward pass needs.
+    """A convolution (or dense layer) that runs in integers, and the data that its backward pass needs.
 
     parts: int8 weight values (arena part, flash part), and the table of their channels' places, if there is one; bias:
-    int32 value; scale: per output channel, of the weight; x: its input; conv: geometry as a convolution; tables: where
-    a rescale of its channels finds what it changes, if it can have one. bias_unit: real value of one unit of the bias
-    as it is stored: the accumulator's, unless it is shared.
+    int32 value; scale: per output channel, of the weight; x: its input; conv: geometry as a convolution; tables: those
+    that a rescale of its channels changes, if it can have one. bias_unit: real value of one unit of the stored bias:
+    the accumulator's, unless the bias is shared.
     """
 
     parts: tuple[Value, ...]
@@ -119,12 +119,12 @@ class IntegerLayer:
 
 @dataclass(frozen=True, eq=False)
 class Gradient:
-    """What a layer adds to the gradient of its weight or bias, until the update comes.
+    """One layer's term of the gradient of its weight or bias, kept until the update.
 
-    error: that it is made of, whose exponent and unit it has; at a layer's output. sum: how QSum adds it to a running
-    sum, of these operands: the channel sums of the error ("errors", of a bias), a product that has not been computed
-    ("product"), or what was computed in float32 from a low-rank copy, in steps of the activation times units of the
-    error ("float").
+    error: the error at a layer's output from which it is made, and whose exponent and unit it has. sum: how QSum adds
+    it to a running sum, from `operands`: the channel sums of the error ("errors", for a bias), a product not yet
+    computed ("product"), or a float32 result from a low-rank copy, in steps of the activation times units of the error
+    ("float").
     """
 
     error: Err
@@ -133,29 +133,29 @@ class Gradient:
 
     @property
     def layer(self) -> IntegerLayer:
-        """The layer whose parameter it is for."""
+        """The layer that has the parameter."""
         assert self.error.layer is not None
         return self.error.layer
 
     @property
     def of_bias(self) -> bool:
-        """Whether it is the gradient of a bias, not of a weight."""
+        """True if it is the gradient of a bias, not of a weight."""
         return self.sum.of == "errors"
 
 
 def bias_gradient(error: Err) -> tuple[Gradient, ...]:
-    """Return the gradient of the bias of the layer at whose output an error is."""
+    """Return the bias gradient of the layer at whose output an error is."""
     return (Gradient(error, QSumAttrs("errors"), (error.value,)),)
 
 
 Uses = tuple[Gradient, ...]
-"""What each layer that reads a parameter adds to its gradient; nearly always there is one."""
+"""Terms of a parameter's gradient, one for each layer that reads it; nearly always there is one."""
 
 Role = Literal["forward", "error", "weight", "bias"]
 
 Form = Act | Err | Deferred | Value
-"""A plain Value is float32 (or a mask, an index, a label): it is used as it is."""
+"""Form of a float value. A plain Value is float32 (or a mask, an index, a label) and is used unchanged."""
 
 Rule = Callable[[Node], Form | Uses | bool | None]
-"""Emits the integer form of a node, if it has one here: returns the form of result 0, or the gradient that it is part
-of. True: the rule has kept what it has made. None, False, or no uses: it has no such form."""
+"""Function that emits the integer form of a node, if there is one: returns the form of result 0, or the gradient that
+it is part of. True: the rule has kept its result. None, False, or no uses: there is no integer form."""

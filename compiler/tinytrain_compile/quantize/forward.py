@@ -1,4 +1,4 @@
-"""Integer forms of forward nodes. A node that requantises waits for the Clip behind it, which tells its scale."""
+"""Integer forms of forward nodes. A node that requantises waits for the Clip after it, which has its scale."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tinytrain_compile.quantize.rescale import Rescaling
 from tinytrain_compile.quantize.state import Rewriter
 
 _SHARED_BITS, _SHARED_ROOM = 8, 2.0**29
-"""Fraction bits of a shared bias beside the unit of a layer, at most; and its largest magnitude at first, which
-training may make four times as large before int32 ends."""
+"""Most fraction bits of a shared bias relative to the unit of a layer; and its largest initial magnitude, which
+training may make four times as large within int32."""
 
 
 @dataclass(frozen=True)
 class Clamped:
-    """The clamp that a node's sums end in. above: a gradient goes back through it, and it begins at zero like a ReLU:
-    positive sums are stored above zero then, since its mask is read off what is stored."""
+    """The clamp at the end of a node's sums. above: a gradient goes back through it, and it begins at zero like a ReLU:
+    then positive sums are stored above zero, since its mask is derived from the stored values."""
 
     quant: Quant
     above: bool = False
@@ -50,12 +50,12 @@ class Forward:
         self._floats = floats
         """Names of parameters that stay float32."""
         self.units: dict[str, Array] = {}
-        """Of every integer parameter, what 1 is worth: for each element of its first axis."""
+        """Real value of 1 in each integer parameter, for each element of its first axis."""
         self.layers: dict[str, IntegerLayer] = {}
         self.integer_parameters: dict[str, Value] = {}
         self._trained = {parameter.name for parameter, _ in rewriter.train.graph.updates}
         self.clamped: dict[str, str] = {}
-        """Float name of a clamp's output -> float name of what it clamps."""
+        """Float name of a clamp's output -> float name of its input."""
 
     # ---- requantising nodes -------------------------------------------------------------------------------------
 
@@ -88,7 +88,7 @@ class Forward:
         return has_trait(node.op, "layer") and operand(node, "w").quant is not None and integers
 
     def clip(self, node: Node) -> Form | None:
-        """Emit what a clamp with an annotation has waited for, or integers that are stored already, in its format."""
+        """Emit the deferred node before an annotated clamp, or integers already stored, in the clamp's format."""
         form, out = self._r.forms.get(node.inputs[0].name), node.outputs[0]
         if not isinstance(form, Act | Deferred) or out.quant is None:
             return None
@@ -187,7 +187,7 @@ class Forward:
         return self._r.emit("QSharedBias", (stored, multiplier, shift), NO_ATTRS, node), unit
 
     def _stored(self, value: Value, integers: Array) -> Value:
-        """Return the integer constant that takes a float parameter's name."""
+        """Return the integer constant that replaces a float parameter and keeps its name."""
         self._r.builder.constants[value.name] = integers
         dtype = "int8" if integers.dtype == np.int8 else "int32"
         return Value(value.name, tuple(integers.shape), dtype, "", value.origin)
@@ -215,7 +215,7 @@ class Forward:
     # ---- nodes that keep the scale ------------------------------------------------------------------------------
 
     def mark(self, node: Node) -> Form | None:
-        """Emit a mask of a clamp, or an index in a window, of the integers."""
+        """Emit a clamp's mask, or an index in a window, from the integers."""
         act = self._r.int8(node.inputs[0])
         if act is None:
             return None
@@ -224,7 +224,7 @@ class Forward:
         return self._r.emit(op, (act.value,), attrs, node)
 
     def move(self, node: Node) -> Form | None:
-        """Emit movement in the format of what moves. What is joined waits for a clamp that is the only reader."""
+        """Emit movement in the operand's format. A Concat waits for a clamp that is its only reader."""
         acts, attrs = [act for value in node.inputs if (act := self._r.int8(value)) is not None], node.attrs
         if len(acts) != len(node.inputs) or not acts:
             return None
@@ -253,8 +253,7 @@ class Forward:
 
 
 def _finer(scale: Array, data: Array) -> Array:
-    """Return the unit of a shared bias: up to 2**8 finer than that of the layer met first, while there is room to
-    train."""
+    """Return the unit of a shared bias: up to 2**8 finer than that of the first layer, while there is room to train."""
     largest = np.maximum(np.abs(data) / scale, 1.0)
     bits = np.clip(np.floor(np.log2(_SHARED_ROOM / largest)), 0, _SHARED_BITS)
     return scale / 2.0**bits
@@ -274,13 +273,13 @@ def _hw(image: Value) -> tuple[int, int]:
 
 
 def pool_as_conv(rewriter: Rewriter, pool: PoolAttrs, channels: int) -> tuple[ConvAttrs, Value]:
-    """Return an average pool that is `always_full` as a depthwise convolution with ones."""
+    """Return an `always_full` average pool as a depthwise convolution with ones."""
     conv = ConvAttrs(pool.kernel, pool.strides, pool.pads, pool.dilations, channels, bias=True)
     return conv, rewriter.table("ones", np.ones((channels, *pool.kernel, 1), np.int8))
 
 
 def _weight_scale(parts: tuple[Value, ...], split: Split | None) -> Array:
-    """Return scale per output channel of the whole weight."""
+    """Return the scale per output channel of the whole weight."""
     scales: list[Array] = []
     for value in parts:
         assert value.quant is not None

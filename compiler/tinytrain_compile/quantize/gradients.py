@@ -1,4 +1,4 @@
-"""Gradients of parameters until their update comes: how they are summed and clipped."""
+"""Summing and clipping of parameters' gradients before their update."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tinytrain_compile.quantize.state import Rewriter
 
 
 def stored_gradient(rewriter: Rewriter, node: Node, parameter: Value, use: Gradient) -> Value:
-    """Return what one use adds to the gradient of a parameter, as an int32 tensor of its own."""
+    """Return one use's term of the gradient of a parameter, as an int32 tensor of its own."""
     if use.sum.of != "product":
         return rewriter.emit("QSum", use.operands, replace(use.sum, running=False), node)
     zero = rewriter.table("zero", np.zeros((1,) * len(parameter.shape), np.int32))
@@ -27,7 +27,7 @@ def stored_gradient(rewriter: Rewriter, node: Node, parameter: Value, use: Gradi
 
 
 def added_gradient(rewriter: Rewriter, node: Node, use: Gradient, total: Value) -> Value:
-    """Return a running sum with what one use adds to it."""
+    """Return a running sum with one use's term added to it."""
     return rewriter.emit("QSum", (total, *use.operands), use.sum, node)
 
 
@@ -35,12 +35,12 @@ def added_gradient(rewriter: Rewriter, node: Node, use: Gradient, total: Value) 
 
 
 def sum_by_sample(rewriter: Rewriter, node: Node) -> Value | None:
-    """Emit an Accumulate of a float gradient as one for every sample, if a step has several; None: it is not.
+    """Emit an Accumulate of a float gradient as one for every sample, if a step has several; else return None.
 
     Float sums depend on their order, and have to be the same bits for every micro-batch. So the one node that sums a
-    parameter's gradient over the samples is repeated for each, on its part of the operands, and each result is added to
-    the running sum as it is with one sample at a time. But a gradient with samples in a subspace (of a low-rank copy)
-    has no part that is of one sample.
+    parameter's gradient over the samples is repeated for each, on its part of the operands. Each result is added to the
+    running sum, as with one sample at a time. But a gradient with samples in a subspace (of a low-rank copy) cannot be
+    split by sample.
     """
     count, source = rewriter.train.micro_batch, rewriter.producers.get(operand(node, "g").name)
     while source is not None and isinstance(source.attrs, ReshapeAttrs):
@@ -81,7 +81,7 @@ def _in_subspace(rewriter: Rewriter, value: Value) -> bool:
 
 
 class IntegerClipping:
-    """Knows the squares of integer gradients until their total is asked for. phase: of updates."""
+    """Squares of integer gradients, kept until their total is needed. phase: of updates."""
 
     def __init__(self, train: TrainGraph, rewriter: Rewriter, phase: Phase) -> None:
         self._factors: Mapping[str, Value] = train.clip
@@ -89,15 +89,15 @@ class IntegerClipping:
         self._phase: Phase = phase
         self._rates: dict[str, Value] = {}
         self._rows: dict[str, tuple[Value, ...]] = {}
-        """Sums of squares by channel, and what brings them into real units: (rows, multiplier, shift, p)."""
+        """Sums of squares by channel, and their factors to real units: (rows, multiplier, shift, p)."""
 
     @property
     def clips(self) -> bool:
-        """Tell whether there is anything to do."""
+        """True if gradients are clipped."""
         return bool(self._factors)
 
     def rate(self, node: Node, rate: Value) -> Value:
-        """Return the rate with which the parameter of an update node follows its gradient."""
+        """Return the learning rate of an update node, scaled if its gradient is clipped."""
         factor = self._factors.get(operand(node, "w").name)
         if factor is None:
             return rate

@@ -27,8 +27,8 @@ from tinytrain_compile.quantize.state import Rewriter
 class _Softmax:
     """int8 logits, their labels, and the values that loss and error share.
 
-    unit: real value of an error of 1, before any exponent; share: of the loss, that of a term of 1.
-    weights: (weight of each label, divisor), empty where every label counts the same.
+    unit: real value of an error of 1, before any exponent; share: loss of a term of 1. weights: (weight of each label,
+    divisor), empty if every label counts the same.
     """
 
     logits: Act
@@ -44,13 +44,13 @@ class _Softmax:
 
 
 class SoftmaxLoss:
-    """Rewrites the four nodes of a cross entropy whose logits are int8: its first one decides about all."""
+    """Rewriter of the four nodes of a cross entropy whose logits are int8: the first node decides for all."""
 
     def __init__(self, rewriter: Rewriter) -> None:
         self._r = rewriter
 
     def rewrite(self, node: Node) -> Form | None:
-        """Emit the sums of a LogSoftmax that a loss in integers reads; that and its gradient are planned."""
+        """Emit the sums of a LogSoftmax that an integer loss reads; plan that loss and its gradient."""
         logits, attrs, loss = self._r.int8(operand(node, "x")), node.attrs, self._loss_of(node)
         if loss is None or logits is None or not isinstance(attrs, AxisAttrs):
             return None
@@ -75,11 +75,12 @@ class SoftmaxLoss:
         return Deferred(node)
 
     def _gradients_of(self, node: Node) -> list[Node]:
-        """Return what reads log probabilities besides their loss."""
+        """Return the readers of log probabilities other than their loss."""
         return [n for n in self._r.readers.get(node.outputs[0].name, []) if not isinstance(n.attrs, NllAttrs)]
 
     def _weighted(self, known: _Softmax, loss: Node, classes: int) -> _Softmax:
-        """Emit it with the weights of labels; for a sum, the largest class weight goes into the unit."""
+        """Emit the weights of labels and add them to `known`; for a sum, the largest class weight goes into the
+        unit."""
         groups, real = self._groups_of_one(known.label), self._class_weights(loss, classes)
         mean = known.nll.reduction == "mean"
         table = self._r.table(f"{loss.name}.weights", int8_weighted_loss.class_weights(real, groups))
@@ -91,7 +92,7 @@ class SoftmaxLoss:
         return replace(known, weights=weights, unit=unit, share=unit)
 
     def _groups_of_one(self, label: Value) -> int:
-        """Return labels of one sample: what a step adds up must not depend on how many samples it takes."""
+        """Count the labels of one sample: a step's sum must not depend on its number of samples."""
         return label.elements // self._r.train.micro_batch
 
     def _factor(self, nll: NllAttrs) -> int:
@@ -159,7 +160,7 @@ class SoftmaxLoss:
 
 
 def _is_weighted(loss: Node) -> bool:
-    """Tell whether labels decide what the loss is divided by, or count differently."""
+    """Tell whether the loss has a divisor that depends on labels, or labels with different weights."""
     nll = attrs_of(loss, NllAttrs)
     counted = nll.reduction == "mean" and nll.ignore_index is not None and operand(loss, "labels").elements > 1
     return counted or "weights" in operands(loss)
@@ -169,11 +170,11 @@ def _is_weighted(loss: Node) -> bool:
 
 
 _LARGEST_WEIGHT = 5.0
-"""Of a logit's distance from 0 in bce: 1 less a target of -4."""
+"""Largest factor of a logit's distance from 0 in bce: 1 minus a target of -4."""
 
 
 class TargetLoss:
-    """Rewrites the two nodes of an mse or bce whose outputs are int8."""
+    """Rewriter of the two nodes of an mse or bce whose outputs are int8."""
 
     def __init__(self, rewriter: Rewriter) -> None:
         self._r = rewriter
@@ -184,7 +185,7 @@ class TargetLoss:
         if outputs is None or not self._is_final(node):
             return None
         of_labels, gradient = has_trait(node.op, "binary_loss"), "dloss" in operands(node)
-        # an error is no sum: it must not depend on the other samples
+        # an error is not a sum: it must not depend on the other samples
         count = outputs.value.elements // (self._r.train.micro_batch if gradient else 1)
         known = _probabilities(outputs) if of_labels else _differences(outputs, count)
         if known is None:
@@ -201,8 +202,7 @@ class TargetLoss:
         return self._r.emit_error(f"Q{node.op}", (), inputs, attrs, node, unit)
 
     def _is_final(self, node: Node) -> bool:
-        """Tell whether this is the loss of the step, of labels as they come, or its gradient, summed over the
-        samples."""
+        """Tell whether this is the loss of the step, of unchanged labels, or its gradient, summed over the samples."""
         if operand(node, "target") != self._r.train.label:
             return False
         if "dloss" not in operands(node):
@@ -212,7 +212,7 @@ class TargetLoss:
 
 
 def _differences(outputs: Act, count: int) -> int8_targets.TargetAttrs | None:
-    """Return how differences are computed in fixed point, of which so many are added up; None if they cannot be."""
+    """Return attributes for differences in fixed point, `count` of which are added up; None if that is impossible."""
     bits = int8_targets.difference_bits(count)
     if bits < int8_targets.LEAST_BITS:
         return None
@@ -227,7 +227,7 @@ def _mse_terms(outputs: Act, bits: int) -> dict[str, Any]:
 
 
 def _probabilities(outputs: Act) -> int8_targets.TargetAttrs | None:
-    """Return how sigmoids are computed in fixed point; None if the terms of their loss are too large."""
+    """Return attributes for sigmoids in fixed point; None if the terms of their loss are too large."""
     bits = int8_targets.SIGMOID_BITS
     if _loss_bits(outputs) < LEAST_LOSS_BITS:
         return None
@@ -243,6 +243,6 @@ def _bce_terms(outputs: Act) -> dict[str, Any]:
 
 
 def _loss_bits(outputs: Act) -> int:
-    """Return most fraction bits of a term of bce, at most LOG_BITS."""
+    """Return the most fraction bits of a term of bce, at most LOG_BITS."""
     largest = _LARGEST_WEIGHT * 255.0 * outputs.quant.scale[0] + 1.0
     return min(LOG_BITS, math.floor(math.log2(fx.INT32_MAX / largest)))

@@ -1,5 +1,5 @@
-"""Integer forms of low-rank copies: they read int8 activations. In front of a gradient they are int8 again, or it is
-computed in the subspaces, in float32, and rounded."""
+"""Integer forms of low-rank copies, which read int8 activations. Before a gradient a copy becomes int8 again, or the
+gradient is computed in the subspaces, in float32, and rounded."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _POINT = ConvAttrs((1, 1))
 
 @dataclass(frozen=True, eq=False)
 class _Core:
-    """An int8 copy: real = value * unit * the step of each axis in `steps` at its index. act: what it is a copy of."""
+    """An int8 copy: real = value * unit * the step of each axis in `steps` at its index. act: the activation copied."""
 
     value: Value
     act: Act
@@ -38,33 +38,34 @@ class _Core:
 
 
 def kept_in_integers(kept: Iterable[KeptActivation], floats: Iterable[Node]) -> tuple[KeptActivation, ...]:
-    """Return what is kept, with the bytes of the inputs as they are here: int8, but float32 where the gradient is one
-    of the nodes that stay float (a head's)."""
+    """Return the kept activations with the bytes of their inputs: int8, or float32 if the gradient is a node that stays
+    float (a head's)."""
     whole = {node.origin or node.name for node in floats if has_trait(node.op, "weight_gradient")}
     return tuple(item if item.layer in whole else replace(item, exact_bytes=math.prod(item.shape)) for item in kept)
 
 
 class Copies:
-    """Rewrites the nodes of a copy. Of subspaces that follow the first and the last ones alone: those between them are
-    float32 in any case. These copies count in steps of the activation, subspaces have no unit: so no scale appears, and
-    the format of what comes back is the activation's. Of fixed subspaces every node becomes integer, where the steps of
-    what is kept are known.
+    """Rewriter of the nodes of a copy. If subspaces follow the data, it rewrites only the first and last nodes; those
+    between are float32 in any case. Such copies count in steps of the activation, and subspaces have no unit, so there
+    is no scale, and the expanded copy has the activation's format. If subspaces are fixed, every node becomes integer,
+    provided that the steps of the core are known.
 
-    Where a gradient reads a core that is not expanded in all modes, errors go into subspaces in their own steps, and so
-    the gradient is in those of an exact one's int32 sums.
+    If a gradient reads a core that is not expanded in all modes, errors go into subspaces in their own steps. So the
+    gradient has the steps of an exact one's int32 sums.
     """
 
     def __init__(self, rewriter: Rewriter) -> None:
         self._r = rewriter
         self._errors: dict[str, Err] = {}
-        """What a float32 value counts in steps of, by its name: errors in subspaces, and gradients of cores."""
+        """Error in whose steps a float32 value counts, by the value's name: errors in subspaces, and gradients of
+        cores."""
         self._of: dict[str, tuple[Act, frozenset[int]]] = {}
-        """What a value is made of, by its name, and the axes that are in subspaces: of cores, and of those that are
-        expanded again in part."""
+        """Source activation of a value and the axes that are in subspaces, by name: of cores and partly expanded
+        cores."""
         self._cores: dict[str, _Core] = {}
 
     def product(self, node: Node) -> Form | bool | None:
-        """Emit a product along an axis that reads an int8 activation or an error, or that gives the former back."""
+        """Emit a product along an axis that reads an int8 activation or an error, or that restores an activation."""
         x, attrs = operand(node, "x"), attrs_of(node, ModeAttrs)
         if x.name in self._cores:
             return self._along(node, attrs, self._cores[x.name])
@@ -110,7 +111,7 @@ class Copies:
         return self._r.emit("QModeProduct", (error.value, u), QModeAttrs(attrs.axis), node)
 
     def gradient(self, node: Node) -> Form | Uses | None:
-        """Emit the gradient of a core; where the error is float32 as well (a head's), so is the core: real numbers."""
+        """Emit the gradient of a core; if the error is float32 (a head's), the core is too, in real numbers."""
         x, dy = operand(node, "x"), operand(node, "dy")
         copy, error, core = self._of.get(x.name), self._error_of(dy), self._r.forms.get(x.name)
         if copy is None or not isinstance(core, Value):
@@ -128,7 +129,7 @@ class Copies:
         return self._ended(node, self._r.emit(CONV_GRAD_WEIGHT.name, pair, attrs, node), error)
 
     def _ended(self, node: Node, value: Value, error: Err) -> Form | Uses:
-        """Return a gradient in the steps of an error: of the weight, unless its channels are still in a subspace."""
+        """Return a gradient in the steps of an error: the weight's, unless its channels are still in a subspace."""
         reader = self._r.only_reader(node.outputs[0])
         if reader is None or reader.op != SUBSPACE_GRAD_WEIGHT.name:
             return (Gradient(error, QSumAttrs("float"), (value,)),)
@@ -142,7 +143,8 @@ class Copies:
     # ---- fixed subspaces --------------------------------------------------------------------------------------------
 
     def _along(self, node: Node, attrs: ModeAttrs, x: _Core) -> Form | bool:
-        """Emit a product with int8 numbers. Steps of other axes are those of x and of the result, so in no factor."""
+        """Emit a product with int8 numbers. x and the result share the steps of other axes, so no factor contains
+        them."""
         u = self._r.train.graph.constants[operand(node, "u").name].astype(np.float64)
         others = {axis: steps for axis, steps in x.steps.items() if axis != attrs.axis}
         quant, name = x.act.quant, node.outputs[0].name
@@ -160,7 +162,7 @@ class Copies:
         return True
 
     def _product(self, node: Node, axis: int, x: _Core, matrix: Array, steps: Array, to: Quant) -> Value:
-        """Emit, along channels, a 1x1 convolution, for which there are faster kernels."""
+        """Emit a product along an axis; along channels a 1x1 convolution, for which there are faster kernels."""
         numbers, scales = rows_in_int8(matrix)
         multiplier, shift, down = self._r.fixed_factors(f"{node.name}.factor", scales * x.unit / steps)
         zero = x.act.quant.zero if x.value == x.act.value else 0

@@ -1,7 +1,6 @@
-"""Puts the saturation of int8 storage into the float graph, so that its gradient is the gradient of what will run.
-
-The formats of a quantised model are more than storage: exporters drop a ReLU in front of a QuantizeLinear whose range
-begins at 0. So where such a model keeps real numbers (float32, or a float head), a Clip to the range stays.
+"""Adds the saturation of int8 storage to the float graph, so that its gradient is that of the code that will run. The
+formats of a quantised model are more than storage: exporters drop a ReLU before a QuantizeLinear whose range begins at
+0. So if such a model keeps real numbers (float32, or a float head), a Clip to the range stays.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ _ANY = (-math.inf, math.inf)
 def prepare(graph: Graph, float_head: bool, stored: bool = False) -> Graph:
     """Return a graph in which every quantised value is clamped to its int8 range by a Clip that carries the annotation.
 
-    float_head: the last Conv or Gemm, and all behind it, stays float: annotations there are dropped.
-    stored: the model itself has these formats (they were not calibrated): its clamps stay where a format is dropped.
-    Errors: E0307 for a scale that no factor leads to.
+    float_head: the last Conv or Gemm, and everything after it, stays float: annotations there are dropped. stored: the
+    model itself has these formats (they were not calibrated): clamps stay even if a format is dropped. Errors: E0307
+    for a scale out of bounds.
     """
     check_scales(graph)
     free = _behind_head(graph) if float_head else frozenset[str]()
@@ -33,7 +32,7 @@ def prepare(graph: Graph, float_head: bool, stored: bool = False) -> Graph:
 
 
 def saturated(graph: Graph) -> Graph:
-    """Return the graph of a quantised model in real numbers: its activations without formats, but clamped to their
+    """Return the graph of a quantised model in real numbers: activations have no formats, but are clamped to their
     ranges."""
     return _Saturation(graph, lambda _: True, True).run()
 
@@ -42,7 +41,7 @@ def without_inner_clamps(graph: Graph, free: frozenset[str]) -> Graph:
     """Store the result of a clamp in place of its operand, if both have one scale and nothing else reads the operand.
 
     Exporters write ReLU between two such pairs if zero is in the middle of the range. One clamp of the sums in int32
-    gives the integers of both. free: values that are no integers; they keep both clamps, as the file has them.
+    gives the integers of both. free: values that are not integers; they keep both clamps, as in the file.
     """
     readers, makers = graph.consumers(), graph.producers()
     outputs = {value.name for value in graph.outputs}
@@ -70,7 +69,7 @@ def without_inner_clamps(graph: Graph, free: frozenset[str]) -> Graph:
 
 
 class _Saturation:
-    """One walk over a graph. A value is free if its format is dropped; ranges: what is known of values, by name."""
+    """One walk over a graph. A value is free if its format is dropped; ranges: known ranges of values, by name."""
 
     def __init__(self, graph: Graph, is_free: Callable[[str], bool], stored: bool) -> None:
         self._graph = graph
@@ -124,9 +123,9 @@ class _Saturation:
         self._nodes.append(node)
 
     def _stays(self, node: Node, quant: Quant, free: bool) -> bool:
-        """Tell whether a node needs no clamp: what it gives lies in the range.
+        """Tell whether a node needs no clamp: its results are in the range.
 
-        A function that comes near its bounds and never reaches them may have bounds half a step beyond the range.
+        A function that approaches its bounds but never reaches them may have bounds half a step beyond the range.
         """
         if not free and not _keeps_range(node.op):  # its integer form requantises where the clamp is
             return False
@@ -138,7 +137,7 @@ class _Saturation:
         return low >= least - slack and high <= most + slack
 
     def _range(self, node: Node) -> tuple[float, float]:
-        """Return the smallest and largest number that a node may give, as far as that is known without running it."""
+        """Return the smallest and largest possible result of a node, as far as known without running it."""
         if isinstance(node.attrs, ClipAttrs):
             return node.attrs.low, node.attrs.high
         if (bounds := op_def(node.op).bounds) is not None:
@@ -149,7 +148,7 @@ class _Saturation:
         parts = [self._ranges.get(value.name, _ANY) for value in node.inputs]
         if isinstance(node.attrs, EmbedAttrs):
             parts.append((node.attrs.value, node.attrs.value))
-        elif _is_mean(node):  # of zeros beside the image too
+        elif _is_mean(node):  # zeros beside the image count too
             parts.append((0.0, 0.0))
         return min(low for low, _ in parts), max(high for _, high in parts)
 
@@ -168,7 +167,7 @@ class _Saturation:
 
 
 def storage_clamps(graph: Graph) -> dict[str, str]:
-    """Return value -> the value behind the clamp that was put there for its storage."""
+    """Return value -> the result of the clamp that was added for its storage."""
     ends = (".int8", ".clamped")
     return {
         node.inputs[0].name: node.outputs[0].name
@@ -178,7 +177,7 @@ def storage_clamps(graph: Graph) -> dict[str, str]:
 
 
 def inner_clamps(graph: Graph) -> dict[str, tuple[float, float]]:
-    """Return value -> the range that its format has in the file, if the clamp behind it is stored in its place.
+    """Return value -> the range that its format has in the file, if the clamp after it is stored in its place.
 
     See `without_inner_clamps`. The clamp saturates at the ends of that range too.
     """
@@ -194,7 +193,7 @@ def inner_clamps(graph: Graph) -> dict[str, tuple[float, float]]:
 
 
 def _keeps_range(op: str) -> bool:
-    """Tell whether an op's outputs cannot leave the range of its inputs (Expand: but for its factor): it needs no
+    """Tell whether an op's outputs cannot leave the range of its inputs (Expand: except by its factor), so it needs no
     clamp."""
     return op == "Expand" or has_trait(op, "moves_data")
 
@@ -229,7 +228,7 @@ def _behind_head(graph: Graph) -> frozenset[str]:
 def fuse_biases(graph: Graph) -> Graph:
     """Make a Gemm with bias of one without, Reshapes that keep its columns, and an Add of one constant per column.
 
-    Exporters write linear layers over tokens so. In float32 the two are as good apart; in int8 the sum of an int8
+    Exporters write linear layers over tokens this way. In float32 fusing gains nothing; in int8 the sum of an int8
     tensor and a float vector would be computed in float32.
     """
     readers, outputs = graph.consumers(), {value.name for value in graph.outputs}

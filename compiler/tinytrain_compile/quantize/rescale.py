@@ -1,7 +1,7 @@
-"""Channels that get another scale on the device (--rescale on): which layers can, and the node that does it.
+"""Channels that get another scale on the device (--rescale on): the layers that allow it, and the node that does it.
 
-A layer can if all weights of its trained output channels are in the arena, and its bias too, or if it has none. Its
-shift tables are then state; multipliers stay, because scales only double.
+A layer allows it if all weights of its trained output channels are in the arena, and so is its bias, if any. Its shift
+tables are then state; multipliers stay, because scales only double.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from tinytrain_compile.quantize.forms import ShiftTables
 from tinytrain_compile.quantize.state import Rewriter
 
 IN_STEPS = QuantAttrs(1.0, 0)
-"""Of a Dequantize that leaves an error in its own steps."""
+"""Attributes of a Dequantize that leaves an error in its own steps."""
 ROOM = 126
-"""Largest magnitude of a weight at first: only growth reaches 127, where a channel is rescaled."""
+"""Largest magnitude of a weight at first: only growth reaches 127, at which a channel is rescaled."""
 
 
 class Rescaling:
-    """Decides which layers can rescale their channels, and quantises their weights with room to grow."""
+    """Choice of the layers that can rescale their channels; it quantises their weights with room to grow."""
 
     def __init__(self, rewriter: Rewriter, enabled: bool) -> None:
         self._r, self._enabled = rewriter, enabled
@@ -45,7 +45,7 @@ class Rescaling:
         return sum(has_trait(node.op, "layer") for node in self._r.readers[parameter.name])
 
     def with_room(self, scale: Array, weight: Value, split: Split | None) -> Array:
-        """Return scales with which no trained weight is above ROOM; those that are wide enough stay."""
+        """Return scales with which no trained weight is above ROOM; scales that are large enough stay."""
         trained = slice(None) if split is None else list(split.channels)
         data = np.abs(self._r.constants[weight.name].astype(np.float64)).reshape(weight.shape[0], -1)
         largest, scale = data.max(axis=1), scale.astype(np.float64)
@@ -55,7 +55,7 @@ class Rescaling:
         return scale
 
     def notes(self) -> Sequence[str]:
-        """Return what the report says."""
+        """Return notes for the report."""
         if not self._enabled:
             return ()
         if not self._layers:
@@ -69,7 +69,7 @@ class Rescaling:
 def emit_rescale(
     rewriter: Rewriter, tables: ShiftTables, weight: Value, bias: Value, fraction: Value | None, phase: Phase
 ) -> None:
-    """Emit the node behind a layer's updates; its tables become state."""
+    """Emit the node after a layer's updates; the layer's tables become state."""
     assert tables.forward is not None and tables.error is not None and tables.weight is not None
     _check_readers(rewriter, tables.error)
     owned = [weight, tables.forward, tables.error, tables.weight]
@@ -89,10 +89,9 @@ def emit_rescale(
 
 
 def _check_readers(rewriter: Rewriter, shift: Value) -> None:
-    """Check that nobody takes the unit of a layer's error, which a rescale changes, for a constant.
-
-    What may read it, besides integer steps and sums: the layer's own backward nodes, also on the way into the subspaces
-    of a low-rank copy, where it counts in steps of the error; and what cuts its channels out, or joins them, in order.
+    """Check that no node uses the unit of a layer's error, which a rescale changes, as a constant. Permitted readers,
+    besides integer steps and sums, are the layer's own backward nodes, also on the way into the subspaces of a low-rank
+    copy, which counts in steps of the error; and nodes that cut out or join its channels in order.
     """
     errors = {node.outputs[0].name for node in rewriter.builder.nodes if shift in node.inputs}
     for node in rewriter.builder.nodes:
@@ -103,6 +102,6 @@ def _check_readers(rewriter: Rewriter, shift: Value) -> None:
 
 
 def _takes_gradients(node: Node) -> bool:
-    """Tell whether a node steps a parameter, or makes a sum, by an int8 error `g`."""
+    """Tell whether a node uses an int8 error `g` to step a parameter or make a sum."""
     owned = op_def(node.op).owned
     return owned is not None and owned.int8 == "integer" and "g" in operands(node)

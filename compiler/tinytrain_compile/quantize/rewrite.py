@@ -1,4 +1,4 @@
-"""From a float training graph with annotations to an int8 one."""
+"""The rewrite of an annotated float training graph to an int8 one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _reads_weights(node: Node) -> bool:
 
 
 def _used_otherwise(graph: Graph) -> frozenset[str]:
-    """Return names of parameters of layers that other nodes read too, a Transpose say, which have no integer form."""
+    """Return names of layers' parameters that nodes without an integer form, such as a Transpose, read too."""
     weights = {value.name for node in graph.nodes if has_trait(node.op, "layer") for value in _parameters(node)}
     own = (steps_floats(node.op) or _reads_weights(node) for node in graph.nodes)
     others = {value.name for node, known in zip(graph.nodes, own, strict=True) if not known for value in node.inputs}
@@ -51,7 +51,7 @@ def quantise(train: TrainGraph, options: QuantOptions) -> TrainGraph:
 
 
 class _Rewrite:
-    """floats: names of parameters that stay float32, with the layers that read them."""
+    """One rewrite. floats: names of parameters that stay float32, with the layers that read them."""
 
     def __init__(self, train: TrainGraph, options: QuantOptions, floats: frozenset[str]) -> None:
         self._train = train
@@ -93,7 +93,7 @@ class _Rewrite:
         )
 
     def rewrite(self) -> None:
-        """Go through the graph once."""
+        """Rewrite the graph in one pass."""
         graph = self._train.graph
         for source in self._train.data:
             if source.quant is not None:
@@ -103,13 +103,12 @@ class _Rewrite:
         self._updates.finish()
 
     def mixed(self) -> frozenset[str]:
-        """Return parameters that became integers, and that a float node reads all the same: a float head, or its
-        gradient."""
+        """Return parameters that became integers although a float node reads them: a float head, or its gradient."""
         read = {value.name for node in self._r.taken for value in node.inputs}
         return frozenset(read & self._forward.integer_parameters.keys())
 
     def _node(self, node: Node) -> None:
-        """Let the first rule that has an integer form of a node here emit it; else the node stays float."""
+        """Emit the integer form from the first rule that has one; otherwise keep the node float."""
         planned, name = self._r.planned.get(node.name), node.outputs[0].name
         rules = [rule for trait, rule in self._rules if has_trait(node.op, trait)]
         owned = op_def(node.op).owned
@@ -156,7 +155,7 @@ class _Rewrite:
         )
 
     def _graph(self, outputs: tuple[Value, ...], loss: Value) -> Graph:
-        """Return what outputs, loss and updates need of the nodes that were emitted."""
+        """Return the graph of those emitted nodes that outputs, loss and updates need."""
         old, r, train = self._train.graph, self._r, self._train
         integer = set(self._forward.integer_parameters) | self._updates.replaced
         state = [v for v in old.state if v.name not in integer] + r.state
@@ -186,8 +185,8 @@ class _Rewrite:
         )
 
     def _all_updates(self, integer: set[str]) -> tuple[tuple[Value, Value], ...]:
-        """Return those of float parameters as they are, and those of integers, which all parameters that became such
-        have."""
+        """Return the unchanged updates of float parameters, and those of integer parameters, each of which must have
+        one."""
         old, new = self._train.graph.updates, self._r.updates
         updated = {pair[0].name for pair in new}
         lost = [pair[0].name for pair in old if pair[0].name in integer - updated]
@@ -205,7 +204,7 @@ class _Rewrite:
         return (f"{', '.join(names)}: shared with float32 nodes, or used in two arrangements, they {several}",)
 
     def _formats(self, nodes: tuple[Node, ...]) -> dict[str, Quant]:
-        """Return formats of activations, also of what a view shows."""
+        """Return formats of activations, including those of views."""
         formats = {form.value.name: form.quant for form in self._r.forms.values() if isinstance(form, Act)}
         for node in reversed(nodes):
             if op_def(node.op).view and node.outputs[0].name in formats:

@@ -35,7 +35,7 @@ from tinytrain_compile.quantize.forms import (
 
 
 class Rewriter:
-    """Emits nodes; answers for every float value: its int8 form, its float form, its error form."""
+    """Emitter of nodes, with the int8 form, float form and error form of every float value."""
 
     def __init__(self, train: TrainGraph) -> None:
         self.train = train
@@ -44,19 +44,19 @@ class Rewriter:
         self.builder = new_builder(names | {node.name for node in graph.nodes})
         self.forms: dict[str, Form] = {}
         self.gradients: dict[str, Uses] = {}
-        """Of integer parameters: kept as operands until the update comes."""
+        """Gradients of integer parameters, kept as operands until their update."""
         self.planned: dict[str, Rule] = {}
-        """Rules of nodes, by their names, that a node before them has decided on."""
+        """Rules that earlier nodes have chosen for later ones, by the later node's name."""
         self.readers = graph.consumers()
         self.producers = graph.producers()
         self.constants: dict[str, Array] = dict(graph.constants)
         self.taken: list[Node] = []
-        """Float nodes that stayed as they were."""
+        """Float nodes kept unchanged."""
         self.state: list[Value] = []
         self.accumulators: list[Value] = []
         self.updates: list[tuple[Value, Value]] = []
         self._exponents: list[tuple[Value, Value, Value, bool]] = []
-        """Of errors, as arguments of `follow`: (exponent, peak, gathered, float_peak)."""
+        """Exponents of errors, as arguments of `follow`: (exponent, peak, gathered, float_peak)."""
         self._floats: dict[str, Value] = {}
         self._tables: dict[bytes, Value] = {}
 
@@ -69,7 +69,8 @@ class Rewriter:
     def emit_all(
         self, op: str, inputs: Iterable[Value], attrs: Attrs, like: Node, phase: Phase = "step"
     ) -> tuple[Value, ...]:
-        """Append such a node and return its results. E0113 for sums that int32 cannot hold."""
+        """Append a node named after the float node and return all its results. E0113 for sums that int32 cannot
+        hold."""
         try:
             return self.builder.emit_all(op, inputs, attrs, f"{like.name}.{form_name(op, attrs)}", like.origin, phase)
         except SumOverflowError as problem:
@@ -91,8 +92,8 @@ class Rewriter:
     def factors(
         self, hint: str, values: Any, owner: ShiftTables | None = None, role: Role = "forward"
     ) -> tuple[Value, Value, int]:
-        """Return per-channel factors as (multiplier table, shift table, largest shift); an owner gets shifts of its
-        own."""
+        """Return per-channel factors as (multiplier table, shift table, largest shift); an owner gets its own shift
+        table."""
         multiplier, shift = fx.split_factors(values)
         largest = int(shift.max()) if shift.size else 0
         table = self.table(f"{hint}.multiplier", multiplier)
@@ -105,14 +106,15 @@ class Rewriter:
     def of_chosen(
         self, tables: Iterable[Value], place: Value, count: int, like: Node, phase: Phase
     ) -> tuple[Value, ...]:
-        """Take what belongs to the channels that the device chose out of tables for all, for readers of this phase."""
+        """Take the entries of the channels that the device chose from tables for all channels, for readers of this
+        phase."""
         return tuple(self.emit("TakeChannels", (table, place), TakeAttrs(count), like, phase) for table in tables)
 
     def fixed_factors(self, hint: str, values: Any) -> tuple[Value, Value, bool]:
-        """Return the same tables where no exponent is added to the shifts; whether all are in -31..-1 and no factor is
-        0.
+        """Return factor tables to whose shifts no exponent is added, and whether all shifts are in -31..-1 and no
+        factor is 0.
 
-        Shifts below -31 count as -31 anyway, and with a multiplier of 0 a shift means nothing.
+        Shifts below -31 count as -31 anyway, and with a multiplier of 0 a shift has no effect.
         """
         multiplier, shift = fx.split_factors(values)
         shift = np.where(multiplier == 0, np.int8(-1), np.maximum(shift, np.int8(-31)))
@@ -120,7 +122,7 @@ class Rewriter:
         return self.table(f"{hint}.multiplier", multiplier), self.table(f"{hint}.shift", shift), down
 
     def take(self, node: Node) -> None:
-        """Keep a float node as it is, on the float forms of its inputs: a part of an region."""
+        """Keep a float node, on the float forms of its inputs: it becomes part of a float region."""
         inputs = tuple(self.as_float(v, node) for v in node.inputs)
         self.builder.nodes.append(replace(node, inputs=inputs))
         self.taken.append(node)
@@ -153,7 +155,7 @@ class Rewriter:
             return None
         made_by, q = self.producers.get(value.name), value.quant
         if made_by is not None and isinstance(made_by.attrs, ClipAttrs):
-            q = narrowed(q, made_by.attrs)  # errors do not pass at the Clip's ends
+            q = narrowed(q, made_by.attrs)  # errors do not pass the Clip's ends
         out = self.emit("Quantize", (form,), QuantAttrs(q.scale[0], q.zero, q.low, q.high), like)
         self._floats[value.name], self.forms[value.name] = form, Act(out, q)
         return Act(out, q)
@@ -175,8 +177,8 @@ class Rewriter:
         return self.emit("DequantizeError", (error.exponent, error.value), ErrorUnitAttrs(float(error.unit)), like)
 
     def holders(self) -> dict[str, tuple[str, ...]]:
-        """Return what holds each float value: an activation's integers, then the float32 numbers that were rounded to
-        them."""
+        """Return the names of the values that hold each float value: an activation's integers, then the float32 numbers
+        that were rounded to them."""
         held: dict[str, tuple[str, ...]] = {}
         for name, form in self.forms.items():
             own = form.value if isinstance(form, Act) else form
@@ -219,7 +221,8 @@ class Rewriter:
     def rescaled(
         self, error: Err, unit: Any, like: Node, mask: Mask = NO_MASK, owner: ShiftTables | None = None
     ) -> Err:
-        """Return an error in another unit, optionally masked; owner: of its shifts, the layer whose unit that is."""
+        """Return an error in another unit, optionally masked; owner: the layer whose unit that is, which owns its
+        shifts."""
         channels = error.value.shape[-1]
         ratio = np.broadcast_to(np.asarray(error.unit, np.float64) / np.asarray(unit, np.float64), (channels,))
         multiplier, shift, largest = self.factors(like.name, ratio, owner, "error")
@@ -230,12 +233,12 @@ class Rewriter:
     # ---- the end ------------------------------------------------------------------------------------------------
 
     def finish(self, phase: Phase) -> None:
-        """Append what happens once per update: exponents follow their peaks."""
+        """Append the nodes that run once per update: exponents follow their peaks."""
         for exponent, peak, gathered, float_peak in self._exponents:
             self.follow(exponent, peak, gathered, phase, float_peak)
 
     def follow(self, exponent: Value, peak: Value, gathered: Value, phase: Phase, float_peak: bool = False) -> None:
-        """Append the node by which an exponent follows its peak; gathered: the value that holds what the peak is."""
+        """Append the node by which an exponent follows its peak; gathered: the value that holds the peak."""
         name, attrs = f"{exponent.name}.update", ExponentAttrs(float_peak)
         after, cleared = self.builder.emit_all("ExponentUpdate", (exponent, gathered), attrs, name, "", phase)
         self.updates += [(exponent, after), (peak, cleared)]

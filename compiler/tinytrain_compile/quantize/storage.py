@@ -17,14 +17,14 @@ from tinytrain_compile.ops.names import trained
 WeightStore = Literal["sr8", "q8.8", "mixed"]
 
 MIXED_SHARE = 4
-"""Fractions of a mixed store take at most one byte for so many trained weights."""
+"""Trained weights per byte of fractions in a mixed store, at least."""
 
 
 def fine_weights(trained: Sequence[Value], store: WeightStore) -> tuple[Value, ...]:
-    """Return the weights with fraction bits, of all trained ones.
+    """Return the trained weights that get fraction bits.
 
-    A mixed store takes whole tensors, the smallest first (equal ones in their order), while the bound holds: the early
-    and the depthwise convolutions, which have few weights and sum each one's gradient over many pixels.
+    A mixed store uses whole tensors, the smallest first (equal ones in their order), while the bound holds. These are
+    the early and the depthwise convolutions, which have few weights and sum each gradient over many pixels.
     """
     if store != "mixed":
         return tuple(trained) if store == "q8.8" else ()
@@ -39,13 +39,13 @@ def fine_weights(trained: Sequence[Value], store: WeightStore) -> tuple[Value, .
 
 
 def store_note(trained: Sequence[Value], fine: Sequence[Value]) -> str:
-    """Return what the report says of a mixed store (its rows of quant_tensors name the tensors)."""
+    """Return the report's note on a mixed store (its rows of quant_tensors name the tensors)."""
     extra, weights = sum(v.elements for v in fine), sum(v.elements for v in trained)
     tensors = f"{len(fine)} of {len(trained)} tensors"
     return f"--weight-store mixed: fractions in {tensors} ({extra} of {weights} B)"
 
 
-# ---- what int8 can hold ---------------------------------------------------------------------------------------------
+# ---- range of int8 ---------------------------------------------------------------------------------------------------
 
 
 SMALLEST, LARGEST = 2.0**-64, 2.0**64
@@ -53,7 +53,7 @@ SMALLEST, LARGEST = 2.0**-64, 2.0**64
 
 
 def check_scales(graph: Graph) -> None:
-    """Raise E0307 for an activation or a weight whose scale is beyond the bounds."""
+    """Raise E0307 for an activation or a weight whose scale is out of bounds."""
     for value in _stored(graph):
         assert value.quant is not None
         for scale in value.quant.scale:
@@ -68,7 +68,7 @@ def out_of_range(name: str, what: str) -> CompileError:
 
 
 def _stored(graph: Graph) -> Iterator[Value]:
-    """Return values in int8, with what they are stored by; biases follow from them."""
+    """Yield the values stored with int8 formats; biases follow from them."""
     seen: set[str] = set()
     for value in (*graph.inputs, *(v for node in graph.nodes for v in (*node.inputs, *node.outputs))):
         if value.quant is not None and value.quant.high < 1 << 15 and value.name not in seen:
@@ -84,11 +84,11 @@ LIMIT = 127
 
 
 def count_saturations(train: TrainGraph, state: Mapping[str, Array]) -> Saturations | None:
-    """Count them before training and in a later state (tensor name -> array); None for a graph that trains no int8
-    weight."""
+    """Count saturated weights before training and in a later state (tensor name -> array); None if no int8 weight is
+    trained."""
     values = (trained(node) for node in train.graph.nodes)
     int8 = {value.name for value in values if value is not None and value.dtype == "int8"}
-    names = int8 & set(train.graph.constants)  # without what a node hands on to the next (an update to a rescaling)
+    names = int8 & set(train.graph.constants)  # without values passed from an update to a rescaling
     if not names:
         return None
     before, after = (sum(_at_limit(data[name]) for name in names) for data in (train.graph.constants, state))
@@ -96,7 +96,7 @@ def count_saturations(train: TrainGraph, state: Mapping[str, Array]) -> Saturati
 
 
 def _rescaled(train: TrainGraph, state: Mapping[str, Array]) -> int | None:
-    """Return channels whose forward shift differs from the first one; None without any layer that can rescale."""
+    """Count channels whose forward shift differs from the initial one; None if no layer can rescale."""
     tables = [rescaled_tables(node)[0].name for node in train.graph.nodes if rescales(node)]
     return sum(int(np.count_nonzero(train.graph.constants[t] != state[t])) for t in tables) if tables else None
 

@@ -26,15 +26,16 @@ from tinytrain_compile.quantize.state import Rewriter
 from tinytrain_compile.quantize.storage import WeightStore, fine_weights, store_note
 
 SHARED_LIFT = 8
-"""Fraction bits of the summed gradient of a bias that layers share: its terms are sums of few small numbers, and what a
-layer's unit makes of one is no whole number."""
+"""Fraction bits of the summed gradient of a bias that layers share: its terms are sums of few small numbers, and a
+layer's unit does not convert one to an integer."""
 SMALLEST_STEP = 0.5
-"""256ths of a weight's unit: a step by a sign that is smaller is rounded to nothing (tt_moved_weight)."""
+"""Smallest step by a sign, in 256ths of a weight's unit: a smaller one is rounded to 0 (tt_moved_weight)."""
 
 
 @dataclass(frozen=True)
 class QuantOptions:
-    """seed: of the rounding noise; weight_store: int8 with stochastic rounding, int8 and 8 fraction bits, or a mixture.
+    """seed: of the rounding noise; weight_store: int8 with stochastic rounding, int8 with 8 fraction bits, or a
+    mixture.
 
     rescale: channels whose trained weights reach the end of their range get another scale.
     """
@@ -45,7 +46,7 @@ class QuantOptions:
 
 
 class Updates:
-    """Rewrites update nodes of integer parameters; holds the noise, the rate and the running sums."""
+    """Rewriter of update nodes of integer parameters; it holds the noise, the rate and the running sums."""
 
     def __init__(self, train: TrainGraph, options: QuantOptions, rewriter: Rewriter, forward: Forward) -> None:
         self._r, self._forward = rewriter, forward
@@ -63,12 +64,12 @@ class Updates:
         self.clipping = IntegerClipping(train, rewriter, self._phase)
         self._salt = 0
         self._wholes: dict[str, tuple[Value, tuple[Value, ...]]] = {}
-        """A gradient in one tensor, and its scale, by the name of its float form."""
+        """Gradients in one tensor, and their scales, by the names of their float forms."""
         self._squared: dict[str, tuple[Value, tuple[Value, ...]]] = {}
-        """Squares of one that its update does not store, and its scale, likewise."""
+        """Squares of gradients that their updates do not store, and their scales, by the same names."""
         self._sums: dict[str, tuple[Uses, list[Value], list[Value]]] = {}
-        """Running sums of a gradient, by the name of their float form: the uses of the parameter, and for each of them
-        the sum after a step's additions, and the accumulator that holds it."""
+        """Running sums of gradients, by the names of their float forms: the parameter's uses and, for each use, the sum
+        after a step's additions and the accumulator that holds it."""
         self._velocities: list[tuple[Value, Value, Value]] = []
         """(exponent, peak, the value that holds the gathered peak) of every velocity."""
         self._fractions: dict[str, Value] = {}
@@ -76,9 +77,9 @@ class Updates:
             train.batch if train.in_place else 1
         )
         self._sign_steps: list[Array] = []
-        """256ths of a unit that each weight's channels move in a step by signs."""
+        """Step by signs of each weight's channels, in 256ths of a unit."""
         self.replaced: set[str] = set()
-        """Names of float optimizer state that integer state took."""
+        """Names of float optimizer state that integer state replaced."""
 
     def rewrite(self, node: Node) -> bool:
         """Emit the integer form of an update node, if its parameter is an integer."""
@@ -101,7 +102,7 @@ class Updates:
         return True
 
     def finish(self) -> None:
-        """Let exponents follow their peaks once per batch, and the noise go on with every update."""
+        """Let exponents follow their peaks once per batch, and the noise advance with every update."""
         self._r.finish(self._settling)
         self._rescale()
         for exponent, peak, gathered in self._velocities:
@@ -121,7 +122,7 @@ class Updates:
         """Return (multiplier, shift, rate, exponent) of a step, in integer units of the parameter (docs/int8.md).
 
         The gradient of one use is in the unit of its accumulator, the sum of several in that of the parameter: a step
-        along it is divided by both units, the step of a sign by the parameter's.
+        along it is divided by both units, a step by signs only by the parameter's.
         """
         layer, split = uses[0].layer, uses[0].layer.conv.split
         unit, of_gradient = layer.bias_unit, layer.accumulator_scale if len(uses) == 1 else layer.bias_unit
@@ -180,7 +181,7 @@ class Updates:
         return self._r.factors(f"{node.name}.ratio", ratio)[:2]
 
     def _whole(self, node: Node, uses: Uses, sums: list[Value]) -> tuple[Value, tuple[Value, ...]]:
-        """Return the gradient that a node reads in one tensor, from sums, one for each use; and its scale."""
+        """Return the gradient that a node reads as one tensor, and its scale; sums: one for each use."""
         name = operand(node, "g").name
         if name not in self._wholes:
             total, exponent = sums[0], uses[0].error.exponent
@@ -190,7 +191,7 @@ class Updates:
         return self._wholes[name]
 
     def _clipped(self, node: Node, scale: tuple[Value, ...]) -> tuple[Value, ...]:
-        """Return the scale with the rate of a gradient that is clipped."""
+        """Return the scale with its rate replaced by that of the clipped gradient."""
         multiplier, shift, rate, exponent = scale
         return (multiplier, shift, self.clipping.rate(node, rate), exponent)
 
@@ -209,7 +210,7 @@ class Updates:
         return True
 
     def _apply(self, node: Node, parameter: Value, uses: Uses, sums: list[Value]) -> None:
-        """Emit the update from sums, one for each use; a single one is left with its momentum, to be cleared."""
+        """Emit the update from sums, one for each use; a single sum keeps its momentum and is cleared later."""
         total, scale = self._whole(node, uses, sums)
         scale = self._clipped(node, scale)
         if self.velocity is not None:
@@ -226,7 +227,7 @@ class Updates:
             self._move(node, inputs, QUpdateAttrs("sum"))
 
     def _move(self, node: Node, inputs: tuple[Value, ...], attrs: QUpdateAttrs) -> Value | None:
-        """Emit the step of a weight as its store needs it; return the squares of its gradient, if that adds them up."""
+        """Emit the step of a weight for its store; return the squares of its gradient, if the step adds them up."""
         parameter, owned = inputs[0], [inputs[0]]
         exponents: dict[str, Value] = {}
         if attrs.momentum:
@@ -251,7 +252,7 @@ class Updates:
         return results[-1] if attrs.squares else None
 
     def _weights(self) -> Sequence[Value]:
-        """Return the trained int8 weights; known once the forward pass is rewritten, and so before every update."""
+        """Return the trained int8 weights; they are known once the forward pass is rewritten, before every update."""
         known = self._forward.integer_parameters
         return [known[v.name] for v in self._trained if v.name in known and known[v.name].dtype == "int8"]
 
@@ -259,7 +260,7 @@ class Updates:
         return fine_weights(self._weights(), self._store)
 
     def trained(self) -> dict[str, TrainedPart]:
-        """Return the parameters of the float graph, as this one holds them."""
+        """Return the parameters of the float graph in the form that this graph holds."""
         found = dict(self._r.train.trained)
         for name in found.keys() & self._forward.integer_parameters.keys():
             fraction = self._fractions[name].name if name in self._fractions else ""
@@ -276,16 +277,16 @@ class Updates:
         return found
 
     def identity(self) -> str:
-        """Return the float graph's, and how integers are kept."""
+        """Return a hash of the float graph's identity and of the storage of integers."""
         return hashlib.sha256(self._identity.encode()).hexdigest()
 
     def notes(self) -> Sequence[str]:
-        """Return what the report says of stores, and of steps by signs, which a coarse unit may lose."""
+        """Return the report's notes on stores, and on steps by signs, which a coarse unit may lose."""
         stores = (store_note(self._weights(), self._fine()),) if self._store == "mixed" else ()
         return (*stores, self._sign_note()) if self._signed and self._sign_steps else stores
 
     def _sign_note(self) -> str:
-        """Return how far weights move in a step of the first learning rate, in 256ths of their unit."""
+        """Return a note on the distance that weights move at the first learning rate, in 256ths of their unit."""
         steps = np.concatenate(self._sign_steps)
         lost = int((steps < SMALLEST_STEP).sum())  # halves are rounded up
         still = f"; {lost} of {steps.size} output channels do not move" if lost else ""
@@ -305,7 +306,7 @@ class Updates:
         return self._zeros(parameter, name), peak, exponent
 
     def _with_momentum(self, node: Node, parameter: Value, summed: Value, scale: tuple[Value, ...]) -> Value:
-        """Return a gradient sum to which its momentum was added."""
+        """Return a gradient sum with its momentum added."""
         velocity, peak, exponent = self._velocity(node, parameter)
         noise = (self._noise, self._next_salt(parameter))
         inputs = (summed, velocity, peak, *scale[1:], exponent, *noise)
@@ -320,13 +321,13 @@ class Updates:
         return replace(parameter, name=name, dtype="int8")
 
     def _next_salt(self, parameter: Value) -> Value:
-        """Return where in the noise sequence this weight starts."""
+        """Return this weight's start in the noise sequence."""
         salt = self._r.table("salt", np.asarray(self._salt, np.int32))
         self._salt += parameter.elements
         return salt
 
     def _rescale(self) -> None:
-        """Give the channels of every update that are full another scale."""
+        """Give another scale to every update's channels whose weights reach the end of their range."""
         for layer in self._forward.layers.values():
             if layer.tables is not None and layer.tables.complete:
                 fraction = self._fractions.get(layer.parts[0].name)
@@ -354,7 +355,7 @@ class Updates:
         return True
 
     def clear(self, node: Node) -> bool:
-        """Emit what sets the running sums of an integer gradient to 0."""
+        """Emit the nodes that set the running sums of an integer gradient to 0."""
         _, sums, totals = self._sums.get(operand(node, "acc").name, ((), [], []))
         for summed, total in zip(sums, totals, strict=True):
             self._r.updates.append((total, self._r.emit(node.op, (summed,), NO_ATTRS, node, self._phase)))
@@ -362,7 +363,7 @@ class Updates:
 
 
 def _velocity_of(train: TrainGraph) -> Velocity | None:
-    """Return how the updates of this graph use a velocity; None: they do not, or integers have no form of them."""
+    """Return how the updates of this graph use a velocity; None if they do not, or have no integer form."""
     for node in train.graph.nodes:
         owned = op_def(node.op).owned
         if owned is not None and isinstance(owned.int8, IntegerStep):
@@ -377,7 +378,7 @@ def _integer_step(node: Node) -> IntegerStep:
 
 
 def _check_rule(node: Node) -> None:
-    """Raise E0113 for an optimizer, or a setting of one, that integers have no form of."""
+    """Raise E0113 for an optimizer, or a setting of one, that has no integer form."""
     owned = op_def(node.op).owned
     if owned is None or not isinstance(owned.int8, IntegerStep):
         able = optimizers_in_int8()
