@@ -1,4 +1,4 @@
-"""A kernel that calls a function of the user (--kernels): one C function that hands over operands and the layer."""
+"""A kernel that calls a function of the user (--kernels): one C function that passes operands and the layer."""
 
 from __future__ import annotations
 

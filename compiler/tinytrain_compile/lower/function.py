@@ -1,4 +1,4 @@
-"""Ingredients of the C function of a kernel: lowered TIR, and who prints it.
+"""Ingredients of the C function of a kernel: lowered TIR, and the printer for it.
 
 TVM's passes are listed one by one. Left out on purpose: StorageRewrite (the planner owns buffers, and it merges
 register tiles), CommonSubexprElim (the C compiler is better at it), MakePackedAPI and LowerTVMBuiltin (they bring in
@@ -56,7 +56,8 @@ def lower_schedule(schedule: s_tir.Schedule) -> PrimFunc:
 
 
 def lower_spec(spec: KernelSpec) -> tuple[PrimFunc, list[int], LoopNames]:
-    """Return (lowered TIR function, outputs of the node that it computes: its last parameters, what loops count)."""
+    """Return (lowered TIR function, outputs of the node that it computes, which are its last parameters, names of
+    loops)."""
     outputs = {i: tensor for i, tensor in enumerate(spec.outputs) if tensor is not None}
     function = te.create_prim_func([*spec.inputs, *outputs.values()])
     schedule = s_tir.Schedule(tvm.IRModule({"main": function}))
@@ -65,7 +66,7 @@ def lower_spec(spec: KernelSpec) -> tuple[PrimFunc, list[int], LoopNames]:
 
 
 def printer_of(context: KernelContext) -> type[Printer]:
-    """Return what prints kernels for such a target."""
+    """Return the class that prints kernels for such a target."""
     if context.uses_float_vectors:
         return FloatVectorPrinter
     if context.uses_float_pairs:

@@ -1,1 +1,1 @@
-"""Instructions of a core: those that schedules ask for by pattern, and vectors of four."""
+"""Instructions of a core: those that schedules request by pattern, and vectors of four."""

@@ -1,4 +1,4 @@
-"""Loops over the lanes of a vector: how many turns they have, what marks them, and what may be called in them.
+"""Loops over the lanes of a vector: their number of turns, their mark, and the helpers that they may call.
 
 Schedules make such loops (TIR's vectorised ones), kernels fit their tiles to them, and the printers read these facts.
 """
@@ -6,7 +6,7 @@ Schedules make such loops (TIR's vectorised ones), kernels fit their tiles to th
 from __future__ import annotations
 
 LANES, LARGEST_PITCH = 4, 4096
-"""Numbers of a vector; what tt_gather8 and tt_widen8 can step over."""
+"""Numbers in a vector; largest step of tt_gather8 and tt_widen8."""
 VECTORISED = 2
 """The kind that `Schedule.vectorize` gives to a loop (tvm's ForKind)."""
 OPERANDS = {
@@ -31,4 +31,5 @@ OPERANDS = {
     "tt_saturate8_x4": "vsss",
     "tt_summed_error_x4": "vvss",
 }
-"""What helpers on four lanes take: vectors (v), what all lanes share (s), what the first has (i), four scalars (e)."""
+"""Arguments of helpers on four lanes: a vector (v), shared by all lanes (s), of the first lane (i), four scalars
+(e)."""

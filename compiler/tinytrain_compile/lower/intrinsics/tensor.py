@@ -1,4 +1,4 @@
-"""Instructions that schedules ask for by pattern: the algebra of a C helper, and its call.
+"""Instructions that schedules request by pattern: the algebra of a C helper, and its call.
 
 The algebra lets tensorising a loop prove that the helper computes it (tt_dsp_sums.h, tt_dsp_tiles.h, tt_mve_sums.h).
 Each function here names one such intrinsic and enters it into TVM's table.
@@ -66,11 +66,11 @@ WRITES_FIRST = {
     "tt_depthwise8_error": 3,
     "tt_depthwise8_error_rows": 3,
 }
-"""Helpers that write through so many first arguments and read through the others."""
+"""Helpers -> number of leading arguments through which they write; they read through the others."""
 
 
 WORDS = 3
-"""Bias, factor and shift of a channel."""
+"""Words of a channel: bias, factor and shift."""
 
 Index = Expr | int
 At = Callable[..., tuple[Index, ...]]
@@ -92,7 +92,7 @@ class Operand:
         return list(itertools.product(*map(range, self.shape)))
 
     def declared(self) -> Buffer:
-        """Return the parameter that stands for it, at any offset in memory."""
+        """Return the parameter for the operand, at any offset in memory."""
         scope = "local" if self.local else "global"
         return builder.buffer(self.shape, self.dtype, strides=self.strides, scope=scope, offset_factor=1, layout=None)
 
@@ -103,7 +103,7 @@ def _first(buffer: Buffer) -> Expr:
 
 
 def _several(variables: Sequence[Var] | Var) -> list[Var]:
-    """Return variables as a list; TVM gives one variable alone."""
+    """Return variables as a list; TVM passes a single variable without one."""
     return [variables] if isinstance(variables, Var) else list(variables)
 
 
@@ -120,8 +120,8 @@ def _define(
     """Enter an intrinsic whose last operand is the result; return its name.
 
     loops: S (along the result) or R (along a sum), for each extent. element: (operands, loop variables, S first) ->
-    (index, value) of an element of the result. call: operands -> call of the helper. accumulates: elements are added
-    to what the result holds. stores: the call gives the element, and does not write through an address.
+    (index, value) of an element of the result. call: operands -> call of the helper. accumulates: elements are added to
+    the result's old ones. stores: the call returns the element instead of writing through an address.
     """
 
     def function(label: str, fill: Callable[[list[Buffer]], None]) -> PrimFunc:
@@ -176,7 +176,7 @@ def _sums(
 ) -> str:
     """Define sums[..] += product of the factors over the `reduced` loops, which are inside those along the sums.
 
-    The helper gets the addresses of four sums, or the value of one, which it gives back; then the addresses of the
+    The helper gets the addresses of four sums, or the value of one, which it returns; then the addresses of the
     factors, and numbers. reduced_first: the loops along the sums are inside. TVM drops loops of one turn.
     """
     result, single = Operand(sums, local=True), sums == (1,)
@@ -234,7 +234,7 @@ def dot_2x2(blocks: int) -> str:
 def dot_direct(tile: tuple[int, int], blocks: int, pitch: int) -> str:
     """Name sum[i, j] += a[block, i, odd, half] b[j, 4 block + odd + 2 half] of a tile 2x2, 1x4, 4x1 or 1x1.
 
-    a: blocks of int16; b: rows of int8, `pitch` elements behind each other. blocks: more than 1.
+    a: blocks of int16; b: rows of int8, `pitch` elements apart. blocks: more than 1.
     """
     rows, columns = tile
     a = Factor(Operand((blocks, rows, 2, 2), "int16"), lambda *at: (at[-3], at[0] if rows > 1 else 0, *at[-2:]))
@@ -309,7 +309,7 @@ def row_sum(count: int) -> str:
 
 @cache
 def sum_columns(rows: int, pitch: int) -> str:
-    """Name the intrinsic sum[j] += a[k, j] over rows of four int8, `pitch` elements behind each other."""
+    """Name the intrinsic sum[j] += a[k, j] over rows of four int8, `pitch` elements apart."""
     a = Factor(Operand((rows, 4), "int8", (pitch, 1)), lambda j, k: (k, j))
     name = f"tt_sum_columns_{rows}_{pitch}"
     return _sums(name, "tt_sum_columns", (4,), (rows,), (a,), rows, pitch, reduced_first=True)

@@ -1,4 +1,4 @@
-"""How every operator is computed. Importing this package fills the kernel table."""
+"""Kernels of all operators. Importing this package fills the kernel table."""
 
 from tinytrain_compile.lower.kernels import float32, int8
 from tinytrain_compile.lower.kernels.base import KERNELS, VECTOR_KERNELS, KernelSpec, kernel_spec

@@ -1,4 +1,4 @@
-"""The table of kernels: how each op is computed, as a TE definition plus a schedule; what definitions are made of."""
+"""The table of kernels, each a TE definition plus a schedule; and the parts of which definitions are made."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tinytrain_compile.ops.linear import WEIGHT, runs
 from tinytrain_compile.ops.names import operand, operands
 
 Index = Expr | int
-"""A place along an axis, or an extent: a number, or an expression of loop variables and of what a call says."""
+"""A place along an axis, or an extent: a number, or an expression of loop variables and arguments of a call."""
 MapShape = tuple[int, Index, int, int]
-"""(n, height, width, channels); the height may be what a call says, see streams/."""
+"""(n, height, width, channels); the height may be an argument of a call, see streams/."""
 
 
 class Elements(Protocol):
-    """A tensor, or anything that is read like one."""
+    """A tensor, or an object that is read like one."""
 
     @property
     def shape(self) -> Sequence[Index]:
@@ -61,7 +61,7 @@ KernelRule = Callable[[Node, KernelContext], KernelSpec]
 KERNELS: dict[str, KernelRule] = {}
 VectorRule = Callable[[Node, KernelContext], "KernelSpec | None"]
 VECTOR_KERNELS: dict[str, VectorRule] = {}
-"""For targets with integer vectors: a rule gives None where the one of KERNELS is meant."""
+"""Rules for targets with integer vectors; one returns None to leave the node to that of KERNELS."""
 
 
 def kernel(*ops: str) -> Callable[[KernelRule], KernelRule]:
@@ -78,7 +78,7 @@ def kernel(*ops: str) -> Callable[[KernelRule], KernelRule]:
 
 
 def vector_kernel(*ops: str) -> Callable[[VectorRule], VectorRule]:
-    """Enter a rule as the kernel of these ops where there are vectors."""
+    """Enter a rule as the kernel of these ops on cores with integer vectors."""
 
     def enter(rule: VectorRule) -> VectorRule:
         VECTOR_KERNELS.update(dict.fromkeys(ops, rule))
@@ -88,7 +88,7 @@ def vector_kernel(*ops: str) -> Callable[[VectorRule], VectorRule]:
 
 
 def kernel_spec(node: Node, context: KernelContext) -> KernelSpec:
-    """Return how a node is computed on such a target."""
+    """Return the kernel of a node for such a target."""
     rule = VECTOR_KERNELS.get(node.op) if context.uses_vectors else None
     return (rule and rule(node, context)) or KERNELS[node.op](node, context)
 
@@ -139,14 +139,14 @@ def weight_parts(node: Node) -> list[te.Tensor]:
 
 
 def whole_weight(parts: Sequence[te.Tensor], split: Split | None, out_axis: int, in_axis: int) -> Load:
-    """Return access to a weight by its own indices, whether it lies in one part or in two (see Split)."""
+    """Return access to a weight by its own indices, whether it is in one part or in two (see Split)."""
     first = parts[0]
     if split is None:
         return lambda *index: first[index]
     if split.on_device:
         return _chosen_weight(parts)
     axis = out_axis if split.axis == "out" else in_axis
-    pieces: list[tuple[int, te.Tensor, int]] = []  # (end of the run, the part it lies in, channel -> index offset)
+    pieces: list[tuple[int, te.Tensor, int]] = []  # (end of the run, the part it is in, channel -> index offset)
     for part, channels in ((parts[0], split.channels), (parts[1], split.rest)):
         done = 0
         for start, count in runs(channels):
@@ -174,12 +174,12 @@ def weight_of(node: Node, split: Split | None) -> tuple[list[te.Tensor], Load]:
 
 
 def peels(split: Split | None) -> bool:
-    """Tell whether the load of a weight has conditions that loops are cut at: runs of channels in two parts."""
+    """Tell whether the load of a weight has conditions at which loops are cut: runs of channels in two parts."""
     return split is not None and not split.on_device
 
 
 def _chosen_weight(parts: Sequence[te.Tensor]) -> Load:
-    """Return a weight of which a table says for every output channel whether it lies in the first part, and where."""
+    """Return a weight whose table tells each output channel's place in the first part, if it is there."""
     part, whole, place = parts
     shape = [int(extent) for extent in whole.shape]
     row = math.prod(shape[1:])
@@ -227,18 +227,18 @@ def select(condition: Expr, yes: Expr, no: Expr) -> Expr:
 
 
 def guarded(condition: Expr, value: Expr) -> Expr:
-    """Return `value` where the condition holds, else 0 (and then `value` is not evaluated)."""
+    """Return `value` if the condition holds, else 0 (and then `value` is not evaluated)."""
     dtype = str(value.ty.dtype if hasattr(value, "ty") else value.dtype)
     return tirx.if_then_else(condition, value, tirx.const(0, dtype))
 
 
 def left_over(extent: Index, unit: int) -> int:
-    """Count the elements after whole units; none of a variable number, of which streams/ ask for whole ones."""
+    """Count the elements after whole units; none if the number is variable, since streams/ request whole units."""
     return extent % unit if isinstance(extent, int) else 0
 
 
 def both(tests: Iterable[Expr | None]) -> Expr | None:
-    """Return all tests at once; None if there is none (a test may be missing)."""
+    """Return the conjunction of all tests; None if there are none (a test may be None)."""
     result: Expr | None = None
     for test in tests:
         if test is not None:
@@ -247,7 +247,7 @@ def both(tests: Iterable[Expr | None]) -> Expr | None:
 
 
 def guard(condition: Expr | None, value: Expr) -> Expr:
-    """Return `value` where the condition, if there is one, holds, else 0."""
+    """Return `value` if the condition holds or is None, else 0."""
     return value if condition is None else guarded(condition, value)
 
 
@@ -262,4 +262,4 @@ def reduce_axes(*extents: Index, prefix: str = "k") -> list[IterVar]:
 
 
 def plain(_schedule: s_tir.Schedule) -> None:
-    """Leave the loops as they are: the schedule of kernels whose default loops are right."""
+    """Leave the loops unchanged: the schedule of kernels whose default loops are right."""

@@ -1,4 +1,4 @@
-"""What a kernel is made for: instructions of the core, style of code, layout of operands."""
+"""Context of a kernel: instructions of the core, style of code, layout of operands."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ LOW_REGISTERS = 8
 
 @dataclass(frozen=True)
 class InstructionSet:
-    """What the core computes with, as far as the number format of the network allows.
-
-    int_vectors: of integers (Helium). float_vectors: of float32, which take denormals for 0. float_pairs: multiply-adds
-    read neighbours in memory as pairs, see printing/float_pairs.py. dsp: two products of int16 are one instruction.
-    gpr: registers that plain code reaches. dual_issue: as in Features.
+    """Instructions of the core that the number format of the network allows. int_vectors: vectors of integers (Helium).
+    float_vectors: of float32, which treat denormals as 0. float_pairs: multiply-adds read neighbours in memory as
+    pairs, see printing/float_pairs.py. dsp: two products of int16 are one instruction. gpr: general registers that
+    plain code can use. dual_issue: as in Features.
     """
 
     fpu: bool = True
@@ -30,13 +29,12 @@ class InstructionSet:
 
 @dataclass(frozen=True)
 class CodeStyle:
-    """What kernels spend code on. small: compiled with -Os, and shared by layers that differ in their numbers alone.
-
-    pair_steps: steps of four products in a turn of a product's innermost loop, at most. row_calls: helper calls per sum
-    in a turn of a dense convolution's, at most. unrolled_rows: kernels of at most this height have the loop over their
-    rows unrolled. unroll_moves: loops that move data are unrolled. ragged_tiles: float products whose operands lie as
-    neighbours along a tile's long side may peel its last one, and phases without taps have code of their own.
-    vector_terms: multiply-adds in a turn of the innermost loop of a float matrix-vector product, at most.
+    """Trade-offs between speed and size of code. small: compiled with -Os, and shared by layers that differ only in
+    their numbers. pair_steps: most steps of four products in a turn of a product's innermost loop. row_calls: most
+    helper calls per sum in a turn of a dense convolution's. unrolled_rows: kernels of at most this height have the loop
+    over their rows unrolled. unroll_moves: loops that move data are unrolled. ragged_tiles: float products whose
+    operands are neighbours along a tile's long side may peel the last tile, and phases without taps have code of their
+    own. vector_terms: most multiply-adds in a turn of the innermost loop of a float matrix-vector product.
     """
 
     small: bool = False
@@ -56,36 +54,38 @@ SIZE = CodeStyle(
 
 @dataclass(frozen=True)
 class OperandLayout:
-    """How operands lie. transposed: the kernel of a 1x1 data gradient gets its weight as (in, out) channels."""
+    """Layout of operands. transposed: the kernel of a 1x1 data gradient gets its weight as (in, out) channels."""
 
     transposed: bool = False
 
 
 @dataclass(frozen=True)
 class KernelContext:
-    """All that a kernel is made for. What only one of the three decides is asked of it, as `context.isa.fpu`."""
+    """Context of a kernel. Facts that depend on one of the three parts are read from it, as in `context.isa.fpu`."""
 
     isa: InstructionSet = InstructionSet()
     style: CodeStyle = SPEED
     layout: OperandLayout = OperandLayout()
 
     def without_int_vectors(self) -> KernelContext:
-        """Return the same for kernels of integers that are not on vectors."""
+        """Return the context without integer vectors."""
         return replace(self, isa=replace(self.isa, int_vectors=False))
 
     @property
     def uses_vectors(self) -> bool:
-        """Whether kernels are on vectors: not those that layers share, which lack the constants that assembly takes."""
+        """True if integer kernels use vectors; kernels that layers share do not, as they lack the constants that
+        assembly needs."""
         return self.isa.int_vectors and not self.style.small
 
     @property
     def uses_float_vectors(self) -> bool:
-        """Whether float kernels are on vectors."""
+        """True if float kernels use vectors."""
         return self.isa.float_vectors and not self.style.small
 
     @property
     def uses_float_pairs(self) -> bool:
-        """Whether float products are on pairs: not those that layers share, whose strides are numbers in memory."""
+        """True if float products use pairs; kernels that layers share do not, as their strides are numbers in
+        memory."""
         return self.isa.float_pairs and not self.style.small
 
     @property
@@ -100,7 +100,7 @@ class KernelContext:
 
     @property
     def ragged(self) -> bool:
-        """Whether float products may peel the last tile of the long side."""
+        """True if float products may peel the last tile of the long side."""
         return self.isa.fpu and self.style.ragged_tiles
 
     @property
@@ -109,10 +109,10 @@ class KernelContext:
         return (2, 2)
 
     def widens(self, one_call: bool, zeros: bool) -> bool:
-        """Tell whether sums of k x k gradients are over operands widened in scratch, where no border is tested for.
+        """Tell whether sums of k x k gradients are over operands widened in scratch, which need no border tests.
 
-        one_call: all sums of a tile are one helper call, without which 8 registers do not suffice. zeros: some taps are
-        0, since phases of a stride have taps of their own; only products in pairs make up for that.
+        one_call: all sums of a tile are one helper call; otherwise 8 registers are not enough. zeros: some taps are 0,
+        since phases of a stride have taps of their own; only products in pairs compensate for that.
         """
         enough = self.isa.gpr > LOW_REGISTERS or (one_call and not self.style.small)
         return self.isa.dsp or (enough and not zeros)

@@ -19,7 +19,7 @@ from tinytrain_compile.ops.names import attrs_of, operand
 
 @kernel("TakeChannels")
 def take_channels(node: Node, _context: KernelContext) -> KernelSpec:
-    """Move one channel after the other: where it goes is looked up once. No place leads out of the result."""
+    """Move one channel after the other, looking up its place once. No place is outside the result."""
     attrs, value = attrs_of(node, TakeAttrs), operand(node, "x")
     *rest, count = value.shape
     rows = math.prod(rest)
@@ -51,6 +51,6 @@ def score_channels(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("AddScores")
 def add_scores(node: Node, _context: KernelContext) -> KernelSpec:
-    """Add once for each channel."""
+    """Add one number per channel."""
     scores, more = tensors(node, "scores", "more")
     return KernelSpec([scores, more], [te.compute(scores.shape, lambda c: scores[c] + more[c], "out")], plain)

@@ -54,7 +54,7 @@ def square_total(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("ClipFactor")
 def clip_factor(node: Node, _context: KernelContext) -> KernelSpec:
-    """Compute one number; nothing that is not finite passes."""
+    """Compute one number; NaN and infinity do not pass."""
     attrs = attrs_of(node, ClipAttrs)
     squares = flat_tensor(node, "squares")
     scale = flat_tensor(node, "scale") if attrs.scaled else None

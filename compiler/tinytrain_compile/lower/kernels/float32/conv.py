@@ -53,16 +53,16 @@ from tinytrain_compile.ops.conv_form import Patch
 from tinytrain_compile.ops.names import attrs_of, operand, result
 
 CHANNEL_TILE = 4
-"""Channels that a depthwise kernel handles per visit of a tap, so that the border test is paid once for all of them."""
+"""Channels that a depthwise kernel handles per visit of a tap, so that all of them share one border test."""
 LANE_CHANNELS = 16
-"""The same on vectors."""
+"""CHANNEL_TILE on vectors."""
 ROW_TILE = (4, 2)
 """(Pixels of a row, channels) of a depthwise kernel on pairs, whose windows' rows are unrolled."""
 MOST_TAPS = 7
-"""Of such a row: its code is as long as it."""
+"""Most taps of such a row: its code grows with them."""
 
 FEW_PRODUCTS = 6
-"""Products of an output channel with a row of taps up to which a weight gradient's tile has the whole row."""
+"""Most products of an output channel with a row of taps for a weight gradient's tile to have the whole row."""
 
 Place = Callable[[Expr, Expr, Expr, Expr], tuple[Expr, Expr, Expr | None]]
 """(y, x, tap row, tap column) -> (row, column, condition or None): see TapWindow"""
@@ -82,7 +82,7 @@ class TapWindow:
         return row, column, both([row_in, column_in])
 
     def along(self, axis: int, position: Expr, tap: Expr) -> tuple[Expr, Expr | None]:
-        """Return (index along rows, 0, or columns, 1; condition or None) of what is under a tap of an output
+        """Return (index, condition or None) along axis 0 (rows) or 1 (columns) of the place under a tap of an output
         position."""
         begin = self.conv.pads[axis]
         index = position * self.conv.strides[axis] + tap * self.conv.dilations[axis] - begin
@@ -112,8 +112,7 @@ class TapWindow:
 
 
 class Layer:
-    """A forward convolution but for its image: operands behind that, and the forms that are no matrix product.
-
+    """A forward convolution except its image: the other operands, and the forms that are not a matrix product.
     operands: as placeholders, in order. weight: access to all of it, in one part or in two. finish: adds the bias.
     """
 
@@ -138,7 +137,7 @@ class Layer:
         return patch_conv(patch, form, element, self.weight, self.finish, row_exists=row_exists)
 
     def in_groups(self, shape: MapShape, x: Elements, place: Place) -> tuple[te.Tensor, Schedule]:
-        """Compute one with several groups; place: the pixel under a tap."""
+        """Compute a convolution with several groups; place: the pixel under a tap."""
         depthwise = _is_depthwise(self.attrs, int(x.shape[3]), shape[3])
         lanes = depthwise and _has_lanes(self._context, self.attrs, shape[3])
         in_rows = depthwise and _in_rows(self._context, self.attrs)
@@ -194,7 +193,7 @@ def _patch_tile(
 
 
 def _lane_tile(width: int, channels: int, context: KernelContext, apart: bool) -> tuple[int, int]:
-    """Return (pixels, channels): no more pixels than the scratch is for."""
+    """Return (pixels, channels) of a tile, with no more pixels than scratch is planned for."""
     tile, _ = vector_tiles((width, channels), context, (False, apart), most=KernelContext().tile[0])
     return tile
 
@@ -204,7 +203,7 @@ def _by_channels(
 ) -> tuple[te.Tensor, Schedule]:
     """Compute out[n,y,x,c] = finish(term(n, y, x, c), n, y, x, c), where term is a sum; a few channels together.
 
-    row_taps: of a window whose rows are unrolled, for a few pixels of a row at a time; 0: they are not.
+    row_taps: taps in a row of a window whose rows are unrolled, for a few pixels of a row at a time; 0: not unrolled.
     """
     acc = te.compute(shape, term, "acc")
     out = te.compute(shape, lambda *i: finish(acc(*i), *i), "out")
@@ -277,7 +276,7 @@ def conv_grad_input(node: Node, context: KernelContext) -> KernelSpec:
         tile, turn = _patch_tile(patch.width, in_c, context, c, context.ragged)
         if lanes:
             tile = _lane_tile(patch.width, in_c, context, apart=False)
-        apart = context.ragged and not copies  # most phases of a 1x1 convolution have no tap: they are stores of zeros
+        apart = context.ragged and not copies  # most phases of a 1x1 convolution have no tap, so they store zeros
         form = PatchForm(shape, tile, copies, peels(c.split), runs=False, apart=apart, lanes=lanes, turn=turn)
         out, schedule = patch_conv(patch, form, lambda *i: dy[i], lambda o, r, s, a: w(a, r, s, o), finish)
     else:
@@ -352,8 +351,7 @@ def weight_sums(
     lanes: int | None = None,
     schedule: Schedule | None = None,
 ) -> tuple[te.Tensor, Schedule]:
-    """Compute out[o,r,s,i] = finish(sum of dy times x over all output pixels whose tap lies inside), tiled unless
-    told."""
+    """Compute out[o,r,s,i] = finish(sum of dy times x over all output pixels whose tap is inside), tiled by default."""
     o, _, _, per_group_in = shape
     per_group_out = o // attrs.groups
     b, y, q = reduce_axes(*(int(d) for d in dy.shape[:3]))

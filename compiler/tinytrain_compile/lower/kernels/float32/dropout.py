@@ -1,4 +1,4 @@
-"""Dropout: a hash for every element, of which nothing is kept."""
+"""Dropout: a hash for every element; no mask is kept."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tinytrain_compile.ops.names import attrs_of, operand
 
 @kernel("RandomDropout")
 def random_dropout(node: Node, _context: KernelContext) -> KernelSpec:
-    """Sample by sample; where nothing is dropped, limit 0 and scale 1 take the place of the real ones."""
+    """Sample by sample; if nothing is dropped, limit 0 and scale 1 replace the real ones."""
     attrs = attrs_of(node, RandomDropoutAttrs)
     shape = (attrs.samples, operand(node, "x").elements // attrs.samples)
     x, (count, active) = tensor(node, "x", shape), tensors(node, "count", "active")

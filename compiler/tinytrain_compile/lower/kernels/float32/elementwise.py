@@ -1,4 +1,4 @@
-"""Formulas of elements as kernels: one loop over all elements, or nested loops where operands broadcast; and masks."""
+"""Formulas of elements as kernels: one loop over all elements, or nested loops if operands broadcast; and masks."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def clamp(x: Expr, low: float, high: float) -> Expr:
 
 
 def _element(value: Any) -> Expr:
-    """Return an element, or a number of a formula as one."""
+    """Return an element; numbers of a formula become float32 constants."""
     return f32(value) if isinstance(value, int | float) else value
 
 
@@ -101,7 +101,7 @@ def element_schedule(extent: Index, context: KernelContext, most: int) -> Schedu
 
 
 def element_kernel(*ops: str) -> Callable[[KernelRule], KernelRule]:
-    """Enter a rule as the kernel of ops that work element by element: of all elements, and of a few rows of a map."""
+    """Enter a rule as the kernel of elementwise ops: for all elements, and for a few rows of a map."""
 
     def enter(rule: KernelRule) -> KernelRule:
         kernel(*ops)(rule)
@@ -122,7 +122,7 @@ def _of_rows(rule: KernelRule, node: Node, context: KernelContext, count: Var) -
 
 
 def element_loops(value: Value) -> tuple[Index, ...]:
-    """Return the extents of the loops over a value's elements: one; of a number of rows that a call says, two."""
+    """Return the extents of the loops over a value's elements: one, or two if a call has a variable number of rows."""
     shape: tuple[Index, ...] = value.shape
     if len(shape) == 4 and isinstance(shape[1], Expr):
         return shape[1], math.prod(value.shape[2:])
@@ -224,7 +224,7 @@ def packed(
 
 @element_kernel("ClipMask")
 def clip_mask(node: Node, context: KernelContext) -> KernelSpec:
-    """Compute where the clip was not active."""
+    """Compute a bit for every element that the clip did not change."""
     attrs = attrs_of(node, ClipAttrs)
     return packed(
         node, lambda y: TE.inside(y, attrs.low, attrs.high), _eight(attrs) if context.uses_float_vectors else None
@@ -232,7 +232,7 @@ def clip_mask(node: Node, context: KernelContext) -> KernelSpec:
 
 
 def _eight(attrs: ClipAttrs) -> Callable[[Expr], Expr] | None:
-    """Return what computes eight bits at a time, on vectors: those of a clip that has a lower bound."""
+    """Return the function that computes eight bits at a time on vectors, for a clip that has a lower bound."""
     if not math.isfinite(attrs.low):
         return None
     bounds = [f32(bound) for bound in (attrs.low, attrs.high) if math.isfinite(bound)]
@@ -242,7 +242,7 @@ def _eight(attrs: ClipAttrs) -> Callable[[Expr], Expr] | None:
 
 @kernel("MaskedGrad")
 def masked_grad(node: Node, context: KernelContext) -> KernelSpec:
-    """Pass dy where the mask bit is set."""
+    """Pass elements of dy whose mask bit is set."""
     size = result(node, "dx").elements
     dy, mask = flat_tensor(node, "dy"), tensor(node, "mask")
 

@@ -27,7 +27,7 @@ from tinytrain_compile.ops.names import attrs_of, operand
 
 
 def row_of(index: Expr, rows: int) -> Expr:
-    """Return what an index means: a row in any case."""
+    """Return the row for an index, clamped to the table."""
     return tirx.max(tirx.min(index, tirx.const(rows - 1, "int32")), tirx.const(0, "int32"))
 
 
@@ -43,7 +43,7 @@ def gather(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("GatherGrad")
 def gather_grad(node: Node, _context: KernelContext) -> KernelSpec:
-    """Sum for every row the gradients at the places whose index it is, in their order."""
+    """Sum, for every row, the gradients at the places that have its index, in their order."""
     attrs = attrs_of(node, GatherAttrs)
     places = operand(node, "index").elements
     width = operand(node, "dy").elements // places

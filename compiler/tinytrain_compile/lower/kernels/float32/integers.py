@@ -1,4 +1,4 @@
-"""Arithmetic of integers, and numbers in another type."""
+"""Arithmetic of integers, and conversion of types."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tinytrain_compile.ops.integers import CastAttrs
 from tinytrain_compile.ops.names import attrs_of
 
 _LIMIT = 2.0**31
-"""The first float32 above all of int32."""
+"""The smallest float32 above all int32."""
 
 
 def wrapped(function: Callable[[Expr, Expr], Expr], a: Expr, b: Expr) -> Expr:
@@ -33,7 +33,8 @@ _enter("IntegerMul", lambda a, b: a * b)
 
 
 def _whole(x: Expr) -> Expr:
-    """Cut the fraction off a real number. Only one that is an int32 is converted; C leaves others open."""
+    """Cut the fraction off a real number. Only numbers in the range of int32 are converted: for others C is
+    undefined."""
     low, high = tirx.const(-(2**31), "int32"), tirx.const(2**31 - 1, "int32")
     beyond = tirx.if_then_else(x >= f32(_LIMIT), high, tirx.if_then_else(x < f32(-_LIMIT), low, tirx.const(0, "int32")))
     return tirx.if_then_else(tirx.And(x >= f32(-_LIMIT), x < f32(_LIMIT)), x.astype("int32"), beyond)

@@ -69,7 +69,7 @@ def product_schedule(
     first: int = 0,
 ) -> Schedule:
     """Return the schedule of a product whose axes `first` and the next one have m rows and n columns; vectors: whether
-    it is on them."""
+    it uses vectors."""
     m, n = extents
     if vectors:
         tile, lanes = vector_tiles(extents, context, apart)
@@ -83,9 +83,8 @@ def product_schedule(
 
 
 def paired_tile(m: int, n: int, context: KernelContext) -> tuple[int, int]:
-    """Return the tile of m rows and n columns where a factor is read in pairs along the sum, in turns of two terms.
-
-    Of the 32 registers of an FPU, the pairs of one side and one of the other leave room for 20 sums.
+    """Return the tile of m rows and n columns for a factor read in pairs along the sum, in turns of two terms. Of an
+    FPU's 32 registers, 20 remain for sums besides the pairs of one side and one pair of the other.
     """
     rows = best_tile(m, context.paired_tile[0])
     return rows, best_tile(n, context.paired_tile[1] - max(0, rows - context.paired_tile[0]))
@@ -103,7 +102,7 @@ def product_tiles(m: int, n: int, context: KernelContext, long: int | None, firs
 
 
 def vector_turn(m: int, n: int, tiles: Mapping[int, int], context: KernelContext) -> int:
-    """Return the terms of a sum in a turn of the innermost loop: several where one factor is a vector, whose tiles are
+    """Return the terms of a sum in a turn of the innermost loop: several if one factor is a vector, since tiles are
     small."""
     return context.style.vector_terms // math.prod(tiles.values()) if min(m, n) == 1 and context.isa.fpu else 1
 

@@ -1,4 +1,4 @@
-"""Losses and their gradients. A label that is no class counts nothing and is never used as an index."""
+"""Losses and their gradients. A label that is not a class does not count and is never used as an index."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tinytrain_compile.ops.names import attrs_of, operand, operands
 
 
 def label_counts(label: Expr, classes: int, ignored: int | None) -> Expr:
-    """Tell whether a label is a class, and not the ignored one (which needs no test of its own if it is no class)."""
+    """Tell whether a label is a class, and not the ignored one (which needs no extra test if it is not a class)."""
     test = tirx.And(label >= 0, label < classes)
     return test if ignored is None or not 0 <= ignored < classes else tirx.And(test, tirx.NE(label, ignored))
 
@@ -52,7 +52,7 @@ class Labels:
         return f32(1) if self._weights is None else self._weights[index]
 
     def weighted(self, o: Expr, i: Expr, value: Callable[[Expr], Expr]) -> Expr:
-        """Return value(label) times the label's weight; 0 where the label does not count."""
+        """Return value(label) times the label's weight; 0 if the label does not count."""
         label = self.labels[o, i]
         counts = label_counts(label, self.classes, self._ignored)
         return guarded(counts, value(label) if self._weights is None else value(label) * self.weight(label))
@@ -64,7 +64,7 @@ class Labels:
         return hit if self._ignored is None else tirx.And(hit, tirx.NE(label, self._ignored))
 
     def total_weight(self) -> te.Tensor | None:
-        """Return what "mean" divides by; None for other reductions."""
+        """Return the divisor of "mean"; None for other reductions."""
         if not self._mean:
             return None
         a, b = reduce_axes(self.outer, self.inner, prefix="w")
@@ -143,8 +143,8 @@ def _cross_entropy(z: Expr, target: Expr) -> Expr:
 
 @kernel("MeanSquaredErrorGrad", "SigmoidCrossEntropyGrad")
 def mean_loss_grad(node: Node, _context: KernelContext) -> KernelSpec:
-    """Compute (y or sigmoid(y)) - target, times a share of the loss's gradient: the same bits for as many means
-    summed."""
+    """Compute (y or sigmoid(y)) - target, times a share of the loss's gradient: the bits equal those of the same number
+    of means summed."""
     count = operand(node, "y").elements
     dloss, y, target = tensor(node, "dloss", (1,)), flat_tensor(node, "y"), flat_tensor(node, "target")
     squared = node.op == "MeanSquaredErrorGrad"

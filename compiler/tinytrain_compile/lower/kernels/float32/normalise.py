@@ -1,7 +1,7 @@
 """Softmax and normalisation: per group a few sums in registers, then one pass that rewrites the group.
 
 Every sum over a group is finished before the group's first element is written, and element i is read before it is
-written: what the in-place declarations in ops/normalise.py promise.
+written, as the in-place declarations in ops/normalise.py promise.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tinytrain_compile.ops.normalise import AxisAttrs, NormalizeAttrs
 
 
 class AxisGroups:
-    """A tensor seen as groups of elements: which loops walk over groups (kept) and which inside one (summed)."""
+    """A tensor as groups of elements: which loops run over groups (kept) and which inside one (summed)."""
 
     def __init__(self, shape: Sequence[int], axes: Sequence[int]) -> None:
         self._groups = axis_groups(shape, axes)
@@ -44,7 +44,7 @@ class AxisGroups:
         return tuple(next(inner) if inside else next(outer) for _, inside in self._groups)
 
     def outer(self, index: Sequence[Expr]) -> tuple[Expr, ...]:
-        """Return the group's indices out of indices of the grouped tensor."""
+        """Return the group's indices from indices of the grouped tensor."""
         return tuple(i for i, (_, inside) in zip(index, self._groups, strict=True) if not inside)
 
     def sum(self, name: str, term: Callable[..., Expr], reducer: Callable[..., Expr] = total) -> te.Tensor:
@@ -134,7 +134,7 @@ def softmax_grad(node: Node, context: KernelContext) -> KernelSpec:
 
 @kernel("Normalize")
 def normalize(node: Node, context: KernelContext) -> KernelSpec:
-    """Compute the mean, variance around it, then the normalised group; two passes, as cancellation would cost
+    """Compute the mean, variance around it, then the normalised group; two passes, since cancellation would lose
     digits."""
     attrs = attrs_of(node, NormalizeAttrs)
     groups = AxisGroups(operand(node, "x").shape, attrs.axes)

@@ -1,4 +1,4 @@
-"""Rows made orthonormal. Each depends on those before it, which no algebra of TE says: the loops are written out."""
+"""Rows made orthonormal. Each depends on those before it, which TE cannot express: the loops are written out."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class _Rows:
         return tirx.stmt_seq(self._set(name, f32(0)), _loop("column", self._length, more))
 
     def orthogonal(self, k: Var) -> Stmt:
-        """Make row k what is left of it without what lies in the span of those before it, and `squares` of it."""
+        """Subtract from row k its part in the span of the rows before it, and set `squares` to its sum of squares."""
 
         def less(j: Var) -> Stmt:
             rest = self.store(k, lambda c: self._u[k, c] - self._get("dot") * self._u[j, c])
@@ -65,7 +65,7 @@ class _Rows:
         return tirx.stmt_seq(passes, self.dot("squares", k, k))
 
     def uncovered(self, k: Var) -> Stmt:
-        """Make row k the axis of which the rows before cover least."""
+        """Set row k to the coordinate axis that the rows before cover least."""
 
         def judge(c: Var) -> Stmt:
             def more(j: Var) -> Stmt:
@@ -81,8 +81,8 @@ class _Rows:
         return tirx.stmt_seq(*start, _loop("column", self._length, judge), axis)
 
     def where_vanished(self, instead: Stmt) -> Stmt:
-        """Do `instead` unless something is left of a row. A flag: TVM turns "not greater" into "less", which no NaN
-        is."""
+        """Do `instead` unless something is left of a row. It uses a flag: TVM turns "not greater" into "less", which
+        fails for NaN."""
         more = tirx.GT(self._get("squares"), f32(VANISHED) * self._get("first"))
         left = tirx.And(more, tirx.LE(self._get("squares"), f32(LARGEST)))
         flag = (self._set_place(1), tirx.IfThenElse(left, self._set_place(0), None))
@@ -96,8 +96,8 @@ class _Rows:
 
 @kernel("Orthonormalize")
 def orthonormalize(node: Node, _context: KernelContext) -> KernelSpec:
-    """Compute row by row: its squares, what the rows before leave of it, the axis instead where that is nothing, its
-    length."""
+    """Compute row by row: its squares; subtract the span of the rows before; replace a vanished row by an axis;
+    normalise."""
     p = tensor(node, "p")
     rank, length = (int(extent) for extent in node.outputs[0].shape)
 

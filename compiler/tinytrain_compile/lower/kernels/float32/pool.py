@@ -1,4 +1,4 @@
-"""Pooling: a few channels at a time, so that the border tests of a tap are paid once for all of them."""
+"""Pooling: a few channels at a time, which share the border tests of a tap."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from tinytrain_compile.ops.names import attrs_of, operand, result
 from tinytrain_compile.ops.pool import PoolAttrs, PoolGradAttrs, taps_in_range
 
 CHANNEL_TILE = 4
-"""Channels computed at a time, at most. Of a step of 1.6 M instructions with an average pool of 16 channels (Cortex-M4,
---count), 2 takes 0.07 % more and 100 bytes of code less, 8 takes 0.4 % less and 136 bytes more."""
+"""Most channels computed at a time. In a step of 1.6 M instructions with an average pool of 16 channels (Cortex-M4,
+--count), 2 channels need 0.07 % more instructions and 100 bytes of code less, 8 need 0.4 % less and 136 bytes more."""
 LOWEST = float(np.finfo(np.float32).min)
 BELOW_INT8 = -1000
-"""What padding counts as among int8 numbers: -128 is an ordinary one."""
+"""Value of padding among int8 numbers, below all of them: -128 is an ordinary one."""
 
 
 def _integer(value: int) -> Expr:
@@ -58,7 +58,7 @@ class PoolWindow:
         return row, column, both([row_in, column_in])
 
     def along(self, axis: int, window: Expr, tap: Expr) -> tuple[Expr, Expr | None]:
-        """Return (index on an axis, test or None) of what is under a tap of a window."""
+        """Return (index on an axis, test or None) of the pixel under a tap of a window."""
         a = self._attrs
         index = window * a.strides[axis] + tap * a.dilations[axis] - a.pads[axis]
         before, behind = self.beyond(axis)
@@ -71,7 +71,7 @@ class PoolWindow:
         return a.pads[axis] > 0, last >= self._image[axis]
 
     def candidates(self, axis: int) -> int:
-        """Return how many windows have to be looked at for one pixel of an axis."""
+        """Return the most windows that may cover one pixel of an axis."""
         a = self._attrs
         if a.dilations[axis] > 1:
             return a.kernel[axis]
@@ -102,7 +102,7 @@ class PoolWindow:
         return window, tap, tests
 
     def taps(self, axis: int, window: Expr) -> Index:
-        """Return how many taps of a window count for a mean: an int, or an expression where it varies."""
+        """Return how many taps of a window count for a mean: an int, or an expression if it varies."""
         a = self._attrs
         counts = taps_in_range(a, axis, self._image[axis])
         if counts.min() == counts.max():
@@ -124,21 +124,21 @@ class PoolWindow:
 
 
 class RowWindow(PoolWindow):
-    """The same for a few rows of windows: the table says which of the rows under them are of the image."""
+    """Index arithmetic for a few rows of windows: the table tells which of the rows under them are in the image."""
 
     def __init__(self, attrs: PoolAttrs, image_hw: tuple[int, int], image: RowImage) -> None:
         super().__init__(attrs, image_hw)
         self._rows = image
 
     def along(self, axis: int, window: Expr, tap: Expr) -> tuple[Expr, Expr | None]:
-        """Count rows from the first of the call's."""
+        """Count rows from the first row of the call."""
         if axis == 1:
             return super().along(axis, window, tap)
         row = window * self._attrs.strides[0] + tap * self._attrs.dilations[0]
         return row, self._rows.exists(row) if any(self.beyond(0)) else None
 
     def taps(self, axis: int, window: Expr) -> Index:
-        """Take all taps that count to be of the image if their number varies along rows."""
+        """Assume that all taps that count are in the image if their number varies along rows."""
         counts = taps_in_range(self._attrs, 0, self._image[0])
         if axis == 1 or counts.min() == counts.max():
             return super().taps(axis, window)
@@ -148,7 +148,7 @@ class RowWindow(PoolWindow):
 
 @dataclass(frozen=True)
 class _Forward:
-    """x: what windows slide over; given: its placeholder; shape: of the result."""
+    """A forward pool. x: the image under the windows; given: its placeholder; shape: of the result."""
 
     attrs: PoolAttrs
     window: PoolWindow
@@ -158,7 +158,7 @@ class _Forward:
 
 
 def _kernel(op: str) -> Callable[[Callable[[Node, _Forward], KernelSpec]], None]:
-    """Enter a rule as the kernel of an op: of the whole map, and of a few rows."""
+    """Enter a rule as the kernel of an op: for the whole map, and for a few rows."""
 
     def enter(rule: Callable[[Node, _Forward], KernelSpec]) -> None:
         def whole(node: Node, _context: KernelContext) -> KernelSpec:
@@ -186,13 +186,13 @@ def _window(node: Node) -> tuple[PoolAttrs, tuple[int, int]]:
 
 
 def channel_tiles(channels: int) -> dict[int, int]:
-    """Tile sizes of an image: a few channels at a time."""
+    """Tile an image: a few channels at a time."""
     return {3: best_tile(channels, CHANNEL_TILE)}
 
 
 @_kernel("MaxPool")
 def max_pool(node: Node, of: _Forward) -> KernelSpec:
-    """Compute the largest tap that lies in the image."""
+    """Compute the largest tap that is in the image."""
     attrs, window, x, shape = of.attrs, of.window, of.x, of.shape
     r, s = reduce_axes(*attrs.kernel)
     lowest = tirx.const(-128, "int8") if operand(node, "x").dtype == "int8" else f32(LOWEST)
@@ -275,7 +275,7 @@ def won_gradient(
 
 @_kernel("AveragePool")
 def average_pool(_node: Node, of: _Forward) -> KernelSpec:
-    """Compute the sum of the taps that lie in the image, divided by the number that counts."""
+    """Compute the sum of the taps that are in the image, divided by the number that counts."""
     attrs, window, x, shape = of.attrs, of.window, of.x, of.shape
     r, s = reduce_axes(*attrs.kernel)
 
@@ -291,7 +291,7 @@ def average_pool(_node: Node, of: _Forward) -> KernelSpec:
 
 @kernel("AveragePoolGrad")
 def average_pool_grad(node: Node, _context: KernelContext) -> KernelSpec:
-    """Compute every pixel collects its share of the windows that cover it."""
+    """Compute, for every pixel, its share of the windows that cover it."""
     _, window, dy, shape = _backward(node)
     r, s = reduce_axes(window.candidates(0), window.candidates(1))
 

@@ -18,7 +18,7 @@ from tinytrain_compile.ops.resize import ResizeAttrs
 
 @kernel("Resize")
 def resize(node: Node, _context: KernelContext) -> KernelSpec:
-    """Multiply rows of a table of weights times the elements from a table of places on."""
+    """Multiply each row of a table of weights by the elements from its place, which another table holds."""
     attrs = attrs_of(node, ResizeAttrs)
     shape = operand(node, "x").shape
     outer, inner = math.prod(shape[: attrs.axis]), math.prod(shape[attrs.axis + 1 :])

@@ -1,6 +1,6 @@
 """Float kernels of windows and products for a few rows of a map at a time; those of elements are in elementwise.py.
 
-Every sum has the terms of the whole map's kernel in the same order, on vectors where that is on vectors.
+Every sum has the terms of the whole map's kernel in the same order, on vectors if that kernel uses vectors.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from tinytrain_compile.ops.names import operand, result
 
 
 class RowTaps(TapWindow):
-    """The same for a few rows of pixels: rows under taps count from the first of the call's, and the table says which
-    of them are of the image."""
+    """Index arithmetic for a few rows of pixels: rows under taps count from the call's first, and the table tells which
+    of them are in the image."""
 
     def __init__(self, conv: ConvAttrs, image_hw: tuple[int, int], image: RowImage) -> None:
         super().__init__(conv, image_hw)
@@ -53,7 +53,7 @@ class RowTaps(TapWindow):
         return row, self.row_exists(row) if self.row_exists is not None else None
 
     def patch(self) -> Patch:
-        """Return what a dense kernel copies: the table has the rows of the border."""
+        """Return the copy that a dense kernel makes: the table has the rows of the border."""
         whole = forward_patch(self.conv, (1, *self.image_hw, self._rows.channels))
         return replace(whole, rows=replace(whole.rows, ahead=0))
 

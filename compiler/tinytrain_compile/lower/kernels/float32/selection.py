@@ -77,7 +77,7 @@ def cumsum(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("TopIndices")
 def top_indices(node: Node, _context: KernelContext) -> KernelSpec:
-    """Look at all elements for each place in the order, and take the best of those behind the one before."""
+    """For each place in the order, go through all elements and take the best of those after the previous one."""
     attrs, shape = attrs_of(node, TopAttrs), operand(node, "x").shape
     rows, size = math.prod(shape[:-1]), shape[-1]
     x = tensor(node, "x", (rows, size))
@@ -124,7 +124,7 @@ def take_along(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("TakeAlongGrad")
 def take_along_grad(node: Node, _context: KernelContext) -> KernelSpec:
-    """Sum for every element the gradients at the places whose index it is, in their order."""
+    """Sum, for every element, the gradients at the places that have its index, in their order."""
     attrs, value = attrs_of(node, TakeAlongAttrs), operand(node, "dy")
     count = value.shape[-1]
     rows = value.elements // count

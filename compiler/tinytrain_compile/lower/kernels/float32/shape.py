@@ -1,4 +1,4 @@
-"""Moving data: every kernel is one loop nest over its output; axes that move together share a loop."""
+"""Movement of data: every kernel is one loop nest over its output; axes that move together share a loop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tinytrain_compile.ops.shape import (
 )
 
 SUM_TILE, LANE_TILE = 4, 16
-"""Sums that a reduction carries at once: neighbours in memory are read together, and additions need not wait."""
+"""Sums that a reduction computes at once: it reads neighbours in memory together, and additions need not wait."""
 
 
 def axis_groups(shape: Sequence[int], axes: Sequence[int]) -> list[tuple[int, bool]]:
@@ -68,7 +68,7 @@ def transpose(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("InputLines")
 def input_lines(node: Node, _context: KernelContext) -> KernelSpec:
-    """Copy, so that bytes become int8."""
+    """Copy the image; bytes become int8."""
     x = tensor(node, "x", (operand(node, "x").elements,))
     return KernelSpec([x], [te.compute(x.shape, lambda i: _pixel(x[i]), "out")], plain)
 
@@ -83,7 +83,7 @@ def lines(node: Node, _context: KernelContext, count: Var) -> RowBlockSpec:
     image = operand(node, "x")
     x = te.placeholder((count, image.elements // image.shape[1]), image.dtype, "x")
     spec = KernelSpec([x], [te.compute(x.shape, lambda i, j: _pixel(x[i, j]), "out")], plain)
-    in_place = image.dtype == "uint8"  # rows that were asked for lie where they belong, as bytes
+    in_place = image.dtype == "uint8"  # the requested rows are already in place, as bytes
     return RowBlockSpec(spec, count, (position(node, "x"),), image.shape[1], in_place=in_place)
 
 
@@ -91,7 +91,7 @@ def lines(node: Node, _context: KernelContext, count: Var) -> RowBlockSpec:
 def concat(node: Node, _context: KernelContext) -> KernelSpec:
     """Copy, per outer index, one contiguous run after the other.
 
-    The loops are written out: TVM cuts one loop over all inputs where the source changes, in the cube of their number.
+    The loops are written out: TVM's time to cut one loop over all inputs grows with the cube of their number.
     """
     attrs = attrs_of(node, ConcatAttrs)
     shape = result(node, "y").shape
@@ -187,7 +187,7 @@ def embed(node: Node, _context: KernelContext) -> KernelSpec:
 
 
 def _place_of(i: Expr, place: tuple[int, int, int, int]) -> tuple[Expr, list[Expr]]:
-    """Return which element of the input lands at output index i of an axis, and the tests that one does."""
+    """Return the index of the input's element for output index i of an axis, and the tests that there is one."""
     start, step, size, dim = place
     low = min(start, start + (size - 1) * step)
     stride = abs(step)

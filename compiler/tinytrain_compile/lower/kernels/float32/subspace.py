@@ -26,14 +26,14 @@ from tinytrain_compile.ops.names import attrs_of, operand, result
 from tinytrain_compile.ops.subspace import GroupAttrs, ModeAttrs, fibre_block, mode_form
 
 SUMS = 4
-"""Rows or columns of a product from which on it is on vectors."""
+"""Fewest rows or columns of a product on vectors."""
 ROWS = 6
-"""Rows of a subspace in a turn of a loop; each has two sums, or one where the other extent is odd."""
+"""Rows of a subspace in a turn of a loop; each has two sums, or one if the other extent is odd."""
 
 
 @kernel("ModeProduct")
 def mode_product(node: Node, context: KernelContext) -> KernelSpec:
-    """Compute a product with rows of x where the axis is the last one, else one for each outer index."""
+    """Compute a product with rows of x if the axis is the last one, else one for each outer index."""
     attrs = attrs_of(node, ModeAttrs)
     shape = mode_form(operand(node, "x").shape, attrs.axis)
     outer, length, inner = shape
@@ -86,7 +86,7 @@ def subspace_power(node: Node, _context: KernelContext) -> KernelSpec:
 
 
 def power_spec(node: Node, read: Callable[[Expr], Expr]) -> KernelSpec:
-    """Compute some fibres at a time: their products with the subspace in scratch, then what these add to every row.
+    """Compute some fibres at a time: their products with the subspace in scratch, then their terms of every row.
 
     read: an element of x as float32.
     """
@@ -107,7 +107,7 @@ def power_spec(node: Node, read: Callable[[Expr], Expr]) -> KernelSpec:
 
 
 def _by_blocks(sch: s_tir.Schedule, rank: int, count: int) -> None:
-    """Take a block of fibres at a time: what it adds to a tile of rows and neighbours is summed in registers."""
+    """Take a block of fibres at a time: its terms of a tile of rows and neighbours are summed in registers."""
     block = sch.get_sblock("p")
     k, c, f = sch.get_loops(block)
     length = int(sch.get(c).extent)
@@ -125,7 +125,7 @@ def _by_blocks(sch: s_tir.Schedule, rank: int, count: int) -> None:
 
 
 def _in_scratch(sch: s_tir.Schedule, blocks: LoopRV, rank: int, block: int) -> None:
-    """Compute products of a block of fibres, two of them (of an odd block, one) with some rows of the subspace at a
+    """Compute products of a block of fibres with some rows of the subspace, two fibres (one in an odd block) at a
     time."""
     along = sch.get_sblock("along")
     sch.compute_at(along, blocks, preserve_unit_loops=True)

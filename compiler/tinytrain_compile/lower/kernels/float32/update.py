@@ -38,12 +38,12 @@ from tinytrain_compile.ops.update import FORMULAS, AdamAttrs, SetAttrs
 Results = Sequence[te.Tensor | None]
 """Results of an update, as its operator lists them. None: a helper writes it."""
 UpdateRule = Callable[[str, Any, Named[te.Tensor], Load, Finish], Results]
-"""(op, attributes, operands but the gradient, the gradient's element at an index, what ends the computation of a
-parameter, or of a sum) -> results."""
+"""(op, attributes, operands except the gradient, the gradient's element at an index, end of the computation of a
+parameter or sum) -> results."""
 
 
 def as_it_is(weight: Expr, *_index: Expr) -> Expr:
-    """End a weight that is stored and nothing else."""
+    """Return a weight that is only stored."""
     return weight
 
 
@@ -52,7 +52,7 @@ def by_formula(op: str, attrs: Any, inputs: Named[te.Tensor], g: Load, end: Fini
     overwritten, formula = op_def(op).outputs, FORMULAS[op].formula
 
     def steps(*index: Expr | int) -> Steps:
-        """Return the formula of an element; of a vector of the state, which has no element there, it reads all."""
+        """Return the formula of an element; it reads all of a vector of the state, which has no element there."""
         found: dict[str, Any] = {"g": g(*index)}
         for name, given in inputs.items():
             if name in overwritten:
@@ -64,7 +64,7 @@ def by_formula(op: str, attrs: Any, inputs: Named[te.Tensor], g: Load, end: Fini
     made: dict[str, te.Tensor] = {}
 
     def stage(result: str) -> te.Tensor:
-        """Return a result; those that are computed before it are read back."""
+        """Return a result; it reads back the results computed before it."""
 
         def element(*index: Expr) -> Expr:
             values: dict[str, Any] = {}
@@ -90,7 +90,7 @@ UPDATES: dict[str, UpdateRule] = dict.fromkeys(FORMULAS, by_formula)
 
 @kernel(*FORMULAS)
 def update(node: Node, context: KernelContext) -> KernelSpec:
-    """Compute all that an update makes in one loop over the elements of a stored gradient."""
+    """Compute all results of an update in one loop over the elements of a stored gradient."""
     inputs = named(node.op, [flat_tensor(node, name) for name in operands(node)], node.attrs)
     results = by_formula(node.op, node.attrs, inputs, _element(inputs["g"]), as_it_is)
     return KernelSpec([*inputs.values()], results, _schedule(node, context, FORMULAS[node.op].lanes))
@@ -105,7 +105,7 @@ def clear(node: Node, context: KernelContext) -> KernelSpec:
 
 
 def _schedule(node: Node, context: KernelContext, lanes: bool) -> Schedule:
-    """Put several stages over the same elements into one loop, on vectors if there are."""
+    """Put several stages over the same elements into one loop, on vectors if there are any."""
 
     def schedule(sch: s_tir.Schedule) -> None:
         names = [sch.get(block).name_hint for block in sch.get_child_blocks(sch.get_sblock("root"))]
@@ -119,7 +119,7 @@ def _schedule(node: Node, context: KernelContext, lanes: bool) -> Schedule:
 
 @kernel("AdamTick")
 def adam_tick(node: Node, _context: KernelContext) -> KernelSpec:
-    """Advance what both moments are divided by, by one step."""
+    """Advance the divisors of both moments by one step."""
     attrs = attrs_of(node, AdamAttrs)
     power = flat_tensor(node, "power")
     rates = (f32(1 - attrs.beta1), f32(1 - attrs.beta2))

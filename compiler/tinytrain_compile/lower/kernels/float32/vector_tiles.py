@@ -1,4 +1,4 @@
-"""Register tiles of float products on vectors: the axis that the lanes go along, how many rows and how many vectors."""
+"""Register tiles of float products on vectors: the axis of the lanes, the number of rows and of vectors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _best(rows: int, columns: int, gathered: bool, most: int) -> tuple[int, int]
 
 
 def _instructions(rows: int, vectors: int, shape: tuple[int, int], gathered: bool) -> int:
-    """Count instructions for one term of every sum: in full tiles, and in what is left of both axes."""
+    """Count instructions for one term of every sum: in full tiles, and in the rest of both axes."""
 
     def tile(r: int, v: int) -> int:
         return r + v * (_GATHER if gathered else 1) + r * v + _TURN if r and v else 0

@@ -85,7 +85,7 @@ def qconv(node: Node, context: KernelContext) -> KernelSpec:
 
 
 Taps = tuple[TapWindow, Patch, Callable[[Expr], Expr] | None]
-"""(pixels under taps, what is copied of them, which rows of it exist if that is not told by the patch)"""
+"""(pixels under taps, their patch, which rows of it exist if the patch does not tell)"""
 
 
 def any_windows(
@@ -127,7 +127,7 @@ def forward_weight(node: Node) -> tuple[list[te.Tensor], PackedOperand]:
 
 
 def ready_weight(node: Node) -> tuple[list[te.Tensor], PackedOperand]:
-    """Return a 1x1 weight that lies in flash as it is multiplied: the table, and how it is read."""
+    """Return a prepared 1x1 weight in flash: the table, and how it is read."""
     table = tensor(node, "w", prepared_shape(node))
     return [table], PackedOperand(lambda j, a: table[j, a], ready=table)
 
@@ -140,7 +140,7 @@ def dense_kernel(
     stages: Sequence[te.Tensor],
     block: RowBlock | None = None,
 ) -> KernelSpec:
-    """Compute k x k over all channels: a row of taps is a run of neighbours in a row of the image, less its zero
+    """Compute k x k over all channels: a row of taps is a run of neighbours in a row of the image minus its zero
     point."""
     attrs = attrs_of(node, QConvAttrs)
     conv, channels = attrs.conv, operand(node, "x").shape[3]
@@ -174,7 +174,7 @@ def dense_kernel(
 
 @kernel("QConvGradInput")
 def qconv_grad_input(node: Node, context: KernelContext) -> KernelSpec:
-    """Compute sums of g w, requantised per input channel to the exponent of the error that comes out."""
+    """Compute sums of g w, requantised per input channel to the exponent of the resulting error."""
     attrs = attrs_of(node, QConvGradInputAttrs)
     conv, shape, error = attrs.conv, map_shape(result(node, "error")), operand(node, "g").shape
     out_c, pixels, flat = error[3], shape[0] * shape[1] * shape[2], is_product(conv)

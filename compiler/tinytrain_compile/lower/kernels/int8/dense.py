@@ -63,7 +63,8 @@ DEPTHWISE_TILE = 4
 LIFT_BITS = 7
 """TT_LIFT of tt_dense_update.h."""
 LEAST_LIMIT = 64
-"""Of weights: what numbers of 16 bits have beyond a smaller one, twice, is no number of 16 bits (tt_limited_x8)."""
+"""Smallest limit of weights: twice the excess of a 16-bit number over a smaller limit overflows 16 bits
+(tt_limited_x8)."""
 Gradient = tuple[te.Tensor, te.Tensor, te.Tensor, Schedule]
 """(x, g, out, schedule)"""
 
@@ -72,9 +73,9 @@ Gradient = tuple[te.Tensor, te.Tensor, te.Tensor, Schedule]
 
 
 def dense_forward(node: Node, context: KernelContext) -> KernelSpec | None:
-    """Compute a QConv of one pixel with a rest of outputs (tt_dense.h); None: it is another, or shared by layers.
+    """Compute a QConv of one pixel with a rest of outputs (tt_dense.h); None for other nodes, or code shared by layers.
 
-    Nor on cores with products in pairs but no vectors: sums one by one are nearly as fast there, and less code.
+    None also on cores with products in pairs but no vectors: separate sums are nearly as fast there, and less code.
     """
     attrs, (*image, inputs) = attrs_of(node, QConvAttrs), operand(node, "x").shape
     outputs, scratch_bytes = result(node, "y").shape[3], 2 * inputs
@@ -98,7 +99,8 @@ def dense_forward(node: Node, context: KernelContext) -> KernelSpec | None:
 
 
 def dense_update(node: Node) -> KernelSpec | None:
-    """Return the update of a dense layer's weight by one sample, whose inputs are widened once; None: it is another."""
+    """Return the update of a dense layer's weight by one sample, whose inputs are widened once; None for other
+    nodes."""
     attrs = attrs_of(node, QUpdateAttrs)
     if not is_rank_one(node) or attrs.limit < LEAST_LIMIT:
         return None
@@ -139,7 +141,7 @@ def dense_update(node: Node) -> KernelSpec | None:
 
 
 def gradient_rows(node: Node, context: KernelContext) -> DenseTiles | None:
-    """Return tiles of a k x k data gradient if it is to run over widened rows of the error."""
+    """Return tiles of a k x k data gradient that runs over widened rows of the error, else None."""
     tiles = backward_dense(node)
     if tiles is None:
         return None
@@ -160,7 +162,7 @@ def row_gradient(
 ) -> tuple[te.Tensor, Schedule]:
     """Compute like a convolution of the error g (n, rows, columns x channels) with the turned weight, phase by phase.
 
-    block: of some rows of each phase; g is its image.
+    block: some rows of each phase; g is its image.
     """
     patch = error_patch(node)
     reaches, channels = (patch.rows, patch.columns), patch.channels
@@ -198,7 +200,7 @@ def row_gradient(
 
 
 def _maps(node: Node, context: KernelContext) -> CorrelationTiles | None:
-    """Return tiles of a weight gradient if it is to run over widened maps."""
+    """Return tiles of a weight gradient that runs over widened maps, else None."""
     tiles = weight_tiles(node)
     if tiles is None or (context.uses_vectors and lane_sums(node.outputs[0].shape, geometry(node).groups)):
         return None
@@ -206,7 +208,8 @@ def _maps(node: Node, context: KernelContext) -> CorrelationTiles | None:
 
 
 def keeps_tables(node: Node, context: KernelContext) -> bool:
-    """Tell whether what the end of a channel's sums reads can be kept in registers: see `stages` of weight_gradient."""
+    """Tell whether the operands of the end of a channel's sums can stay in registers: see `stages` of
+    weight_gradient."""
     return is_product(geometry(node)) or _maps(node, context) is not None
 
 
@@ -220,7 +223,7 @@ def weight_gradient(
 ) -> Gradient:
     """Return (x, g, out, schedule) of out = finish(sum of g (x - zero), indices of the weight).
 
-    stages: what finish reads of an output channel, if keeps_tables.
+    stages: tables that finish reads per output channel, if keeps_tables.
     """
     conv = replace(geometry(node), bias=False)
     if is_product(conv):
@@ -240,7 +243,7 @@ def weight_gradient(
 def _correlated(
     node: Node, attrs: QUpdateAttrs | QSumAttrs, finish: Finish, tiles: CorrelationTiles, stages: Sequence[te.Tensor]
 ) -> Gradient:
-    """Return the same of a dense k x k convolution, or one with a stride: tap columns and image channels are one
+    """Return weight_gradient of a dense k x k convolution, or one with a stride: tap columns and image channels are one
     axis."""
     conv, (_, rows, columns, outputs) = geometry(node), operand(node, "g").shape
     batch, height, width, channels = operand(node, "x").shape
@@ -264,7 +267,7 @@ def _correlated(
 def _flat_weight_gradient(
     node: Node, x_zero: int, finish: Finish, style: CodeStyle, stages: Sequence[te.Tensor]
 ) -> Gradient:
-    """Return the same for a 1x1 convolution: a product over pixels."""
+    """Return weight_gradient of a 1x1 convolution: a product over pixels."""
     *image, inputs = operand(node, "x").shape
     pixels, outputs = math.prod(image), operand(node, "g").shape[3]
     x, g = tensor(node, "x", (pixels, inputs)), tensor(node, "g", (pixels, outputs))

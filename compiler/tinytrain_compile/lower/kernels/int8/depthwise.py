@@ -1,5 +1,4 @@
-"""Integer depthwise convolutions and their data gradients: what lies in the channel image of a channel, and its
-taps."""
+"""Integer depthwise convolutions and their data gradients: the contents of a channel's image, and its taps."""
 
 from __future__ import annotations
 
@@ -32,9 +31,9 @@ def depthwise(
     block: RowBlock | None = None,
     pairs: bool = False,
 ) -> tuple[te.Tensor, Schedule]:
-    """Take a forward pass: the channel image is the image less its zero point, with a border of zeros.
+    """Compute a forward pass: the channel image is the image minus its zero point, with a border of zeros.
 
-    pairs: two rows of it may be a word (of whole maps, on cores with products in pairs).
+    pairs: two of its rows may share words (for whole maps, on cores with products in pairs).
     """
     attrs = attrs_of(node, QConvAttrs)
     conv, (_, height, width, channels) = attrs.conv, operand(node, "x").shape
@@ -63,7 +62,7 @@ def depthwise(
 
 
 def _ahead(pads: Sequence[int], phases: Sequence[int]) -> Callable[[Expr, Expr], tuple[Expr, Expr]]:
-    """Return by how many rows and columns the pixels that a phase reads begin further on."""
+    """Return the rows and columns by which the pixels that a phase reads begin later."""
 
     def ahead(p: Expr, q: Expr) -> tuple[Expr, Expr]:
         row, column = (
@@ -86,8 +85,8 @@ def depthwise_gradient(
 ) -> tuple[te.Tensor, Schedule]:
     """Take the error as the padded image, with a border of zeros; taps run backwards.
 
-    Between the rows of an error whose strides do not divide the image there are zeros; else the phases are computed
-    one by one (see backward_phases), and the channel image has only what there is.
+    If strides do not divide the image, zeros separate the rows of the error. Otherwise the phases are computed one by
+    one (see backward_phases), and the channel image has no such zeros.
     """
     attrs = attrs_of(node, QConvGradInputAttrs)
     conv, (_, height, width, channels), phases = attrs.conv, operand(node, "g").shape, backward_phases(node)

@@ -1,1 +1,1 @@
-"""Integer sums in pairs of int16: SMLAD where the core has it, the same loops in plain C where not."""
+"""Integer sums in pairs of int16: SMLAD if the core has it, else the same loops in plain C."""

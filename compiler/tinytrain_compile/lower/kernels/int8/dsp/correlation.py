@@ -26,7 +26,8 @@ def correlation(
     """Return out[o,r,j] = finish(sum over n, y, x of error[n, y * width + x, o] image(n, j, tap row r, y, x), o, r, j).
 
     shape: (output channels, rows of taps, columns of taps times image channels). error: int8 (n, pixels, channels).
-    image(n, j, phase, row of it, x): int16, 0 outside of the image. tables: what finish reads of an output channel.
+    image(n, j, phase, row of it, x): int16, 0 outside of the image. tables: operands that finish reads per output
+    channel.
     """
     outputs, taps, columns = shape
     (ti, tj), across = tiles.tile, tiles.pitch // DOT_TERMS

@@ -1,6 +1,6 @@
-"""Integer products: operands widened to int16 in scratch, then summed in pairs (SMLAD where the core has it).
+"""Integer products: operands widened to int16 in scratch, then summed in pairs (SMLAD if the core has it).
 
-Where few rows meet the right operand, it is read as it lies.
+If few rows meet the right operand, it is read unwidened.
 """
 
 from __future__ import annotations
@@ -29,16 +29,15 @@ from tinytrain_compile.lower.schedules import HINT, keep_results, keep_tables
 from tinytrain_compile.ops.int8.tiles import COLUMN, DOT_TERMS, PackedTiles
 
 TILE_PITCH = 4094
-"""Channels of the output at most where a helper finishes the sums of a tile: as far as an instruction reaches."""
+"""Most channels of the output if a helper finishes the sums of a tile: the largest offset of an instruction."""
 
 
 @dataclass(frozen=True)
 class PackedOperand:
-    """One operand: element (row, k) as an int8 expression, and what is added to make it int16.
-
-    pitch: elements from a row to the next, whose elements are neighbours in memory; columns: or the other way round (a
-    matrix (k, row)); 0: neither. peel: its load has conditions to be split off. ready: of a right operand that lies
-    widened, the table in the form of its stage.
+    """One operand: element (row, k) as an int8 expression, and the offset added when it becomes int16. pitch: elements
+    from a row to the next, if a row's elements are neighbours in memory; 0: they are not. columns: rows and columns are
+    exchanged (a matrix (k, row)). peel: its load has conditions to be split off. ready: the table, in the form of its
+    stage, of a right operand that is stored widened.
     """
 
     load: Load
@@ -65,7 +64,8 @@ def packed_product(
     channel_axis: int = 1,
     end: str | None = None,
 ) -> tuple[te.Tensor, Schedule]:
-    """Return out[m,n] = finish(sum_k left(m,k) right(n,k), m, n); tables: what finish reads of a channel, m or n.
+    """Return out[m,n] = finish(sum_k left(m,k) right(n,k), m, n); tables: operands that finish reads per channel, m or
+    n.
 
     end: the intrinsic that finishes all sums of a 2x2 tile, if there is one for `finish`.
     """
@@ -103,7 +103,7 @@ def packed_product(
 
 
 def _tiles_of(rows: Index, tile: int) -> Index:
-    """Return how many tiles so many rows take; beyond the rows the last one has the last row again."""
+    """Return the number of tiles for these rows; an incomplete last tile repeats the last row."""
     return rows // tile + (1 if left_over(rows, tile) else 0)
 
 
@@ -128,7 +128,8 @@ def _loops(
     ragged: bool,
     whole: bool,
 ) -> None:
-    """Order the loops: strip of one operand, tile of the other, tile of the strip; operands widen where theirs starts.
+    """Order the loops: strip of one operand, tile of the other, tile of the strip; operands are widened where their
+    loop starts.
 
     ragged: the last tile of rows of the left operand is not whole, and is split off. whole: one
     helper finishes all sums of a tile.
@@ -161,7 +162,7 @@ def _loops(
 
 
 def _in_scratch(sch: s_tir.Schedule, name: str, strip: LoopRV) -> None:
-    """Put what belongs to the channels of a strip into scratch with them."""
+    """Put a table's entries for the channels of a strip into scratch with them."""
     block = sch.get_sblock(name)
     sch.compute_at(block, strip, preserve_unit_loops=True)
     sch.unroll(sch.get_loops(block)[-1])

@@ -1,7 +1,8 @@
-"""Convolutions for cores with products in pairs whose windows are read in rows: of few channels, and depthwise ones.
+"""Convolutions for cores with products in pairs whose windows are read in rows: few channels, and depthwise ones.
 
-What a row of the output of few channels reads lies by columns, so that a window is one run: the taps of a row of few
-channels are no whole words; three rows of nine are 30 products in pairs of pairs, or 32, but one run of 27 is 28.
+With few channels, the input of a row of the output is stored by columns, so that a window is one run. The taps of a row
+of few channels do not fill whole words: three rows of nine are 30 products in pairs of pairs, or 32, but one run of 27
+is 28.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def _schedule(sch: s_tir.Schedule, form: LineTiles, tables: Sequence[te.Tensor],
     for table in tables:
         sch.unroll(sch.get_loops(sch.get_sblock(str(table.op.name)))[-1])
     rows, columns, step, *lanes = sch.get_loops(acc)[-5:]
-    if form.blocks == 1:  # its helper knows no loop of one turn
+    if form.blocks == 1:  # its helper has no loop for one turn
         sch.reorder(step, rows, columns, *lanes)
     start = sch.decompose_reduction(acc, step if form.blocks == 1 else rows)
     for loop in sch.get_loops(start)[-2:]:
@@ -123,13 +124,13 @@ def _schedule(sch: s_tir.Schedule, form: LineTiles, tables: Sequence[te.Tensor],
 
 
 TURN = 4
-"""Outputs of a turn of the helper's loop."""
+"""Outputs in a turn of the helper's loop."""
 FARTHEST = 255
-"""Bytes to the next pixel of a channel: what a load moves its pointer on by."""
+"""Most bytes to the next pixel of a channel: the largest pointer increment of a load."""
 
 
 def direct_rows(node: Node, block: RowBlock) -> KernelSpec | None:
-    """Compute one call of tt_depthwise_rows3, whose sums all shift down; None where it is not for a layer."""
+    """Compute one call of tt_depthwise_rows3, whose sums all shift down; None for other layers."""
     if not _fits(node):
         return None
     shape, numbers = output_shape(node, block.count), _numbers(node)
@@ -145,8 +146,8 @@ def direct_maps(node: Node) -> KernelSpec | None:
     """Compute one call of tt_depthwise_maps3, for maps in steps of two; those in steps of one are faster as pairs of
     rows.
 
-    Its instructions wait for one another: a quarter fewer than with the image in scratch, but 6 % more cycles by the
-    model of a core that issues two at once.
+    It has a quarter fewer instructions than with the image in scratch. But these wait for one another: by the model of
+    a dual-issue core, it takes 6 % more cycles.
     """
     attrs, (images, height, _, _) = attrs_of(node, QConvAttrs), operand(node, "x").shape
     if attrs.conv.strides[0] == 1 or not _fits(node):
@@ -181,19 +182,19 @@ def _numbers(node: Node) -> list[Expr]:
 TILE, TAPS = 2, 3
 """Outputs of a tile, and taps of the kernel, along each axis, as `depthwise_2x2` has them."""
 REACH = 4095
-"""Bytes by which an instruction reaches from an output to the others of its tile."""
+"""Most bytes from an output to the others of its tile: the largest offset of an instruction."""
 
 
 @dataclass(frozen=True)
 class PairsOfRows:
-    """zero: of the output. strip: output rows, an even number, whose input rows lie in scratch at a time."""
+    """zero: of the output. strip: output rows, an even number, whose input rows are in scratch at a time."""
 
     zero: int
     strip: int
 
 
 def pairs_of_rows(node: Node, strip: int) -> PairsOfRows | None:
-    """Tell whether a depthwise convolution has this form: 3x3 in steps of one, whole tiles, sums whose ends all shift
+    """Return this form of a depthwise convolution, else None: 3x3 in steps of one, whole tiles, sums that all shift
     down.
 
     strip: rows for which there is room.

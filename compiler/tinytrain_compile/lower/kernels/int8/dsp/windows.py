@@ -1,4 +1,4 @@
-"""Integer depthwise convolution: a channel's image lies in scratch as int16 with its border, so no tap is tested."""
+"""Integer depthwise convolution: a channel's image is in scratch as int16 with its border, so no tap is tested."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def within(place: Expr, extent: int) -> Expr:
 
 
 def inside_image(row: Expr, column: Expr, image_hw: tuple[int, int]) -> Expr:
-    """Tell whether a pixel lies in the image; the test of columns last, because it may be split off."""
+    """Tell whether a pixel is in the image; the test of columns comes last, because it may be split off."""
     return tirx.And(within(row, image_hw[0]), within(column, image_hw[1]))
 
 
@@ -52,8 +52,8 @@ def inside_image(row: Expr, column: Expr, image_hw: tuple[int, int]) -> Expr:
 class RowBlock:
     """A few rows of a map: `count` of them (of each phase), a variable.
 
-    image: the flat operand. row_at: for every row of the channel image, where in it this row of the image begins, or a
-    negative number for a row of the border.
+    image: the flat operand. row_at: for every row of the channel image, the index in `image` at which the row begins,
+    or a negative number for a row of the border.
     """
 
     count: Expr
@@ -71,17 +71,17 @@ class RowBlock:
         return replace(tiles, strip=1, strip_rows=rows, padded=whole)
 
     def rows(self, tiles: DenseTiles, stride: int, channels: int) -> DenseTiles:
-        """Return strips of one row, and the weights of all channels widened before."""
+        """Return strips of one row, with the weights of all channels widened beforehand."""
         rows = tiles.taps + (self.count - 1) * stride
         return replace(tiles, strip=1, channels=channels, rows=rows, strip_rows=tiles.taps, weights_first=True)
 
 
 @dataclass(frozen=True)
 class Taps:
-    """What each phase of the output is multiplied with.
+    """Taps by which each phase of the output is multiplied.
 
     load(channel, phase row, phase column, row, column): int16, 0 where there is none. ahead(phase row, phase column):
-    by how many rows and columns of the channel image a phase is ahead of the first.
+    rows and columns of the channel image by which a phase is ahead of the first.
     """
 
     load: Load
@@ -103,8 +103,8 @@ def depthwise_sums(
     """Return out[n,y,x,c] = finish(sum over taps of padded[c, y stride + r, x stride + s] tap(c, r, s)), phase by
     phase.
 
-    tables: what finish reads of a channel. lanes: columns of taps, if four pixels are computed at a time on vectors.
-    inside: rows of the channel image that are not its border, if that is known; only these are summed.
+    tables: operands that finish reads per channel. lanes: columns of taps, if four pixels are computed at a time on
+    vectors. inside: rows of the channel image that are not its border, if that is known; only these are summed.
     """
     n, height, width, channels = shape
     rows, columns = tiles.phases
@@ -201,13 +201,13 @@ def _pixel_sums(sch: s_tir.Schedule, tiles: DepthwiseTiles, style: CodeStyle, st
 
 
 def output_shape(node: Node, rows: Index | None = None) -> MapShape:
-    """Return the shape of the output, or of so many rows of one image."""
+    """Return the shape of the output, or of `rows` rows of one image."""
     count, height, width, channels = node.outputs[0].shape
     return (count, height, width, channels) if rows is None else (1, rows, width, channels)
 
 
 def dense_rows(node: Node, block: RowBlock | None) -> tuple[te.Tensor, MapShape, DenseTiles, Read]:
-    """Return (image, shape of the output, tiles, what lies at a place) of a dense convolution: a row's pixels are one
+    """Return (image, shape of the output, tiles, reader of a place) of a dense convolution: a row's pixels are one
     run."""
     attrs, (n, height, width, channels) = attrs_of(node, QConvAttrs), operand(node, "x").shape
     conv, shape, tiles = attrs.conv, output_shape(node), forward_dense(node)
@@ -227,10 +227,10 @@ def dense_rows(node: Node, block: RowBlock | None) -> tuple[te.Tensor, MapShape,
 
 
 class Filling(NamedTuple):
-    """How the weights in scratch are filled.
+    """Loops that fill the weights in scratch.
 
-    tap: elements under one tap, if weights differ in more than the place by tap. chosen: where a channel under a tap
-    lies is looked up, so what belongs to one is filled in one turn.
+    tap: elements under one tap, if the weights of taps differ in more than their place. chosen: a channel's place is
+    looked up, so all of a channel under a tap is filled in one turn.
     """
 
     tap: int = 0
@@ -286,7 +286,7 @@ def row_conv(
 
 
 def _stage_of_weights(weight: Load, run: int, tiles: DenseTiles, count: int) -> te.Tensor:
-    """Return widened weights of `count` tiles of channels, see row_conv: their windows, one behind the other or in
+    """Return widened weights of `count` tiles of channels, see row_conv: their windows, one after the other or in
     turn."""
     deep = tiles.tile[1]
 
@@ -300,7 +300,7 @@ def _stage_of_weights(weight: Load, run: int, tiles: DenseTiles, count: int) -> 
 
 
 def has_windows(tiles: DenseTiles, apart: int, style: CodeStyle) -> bool:
-    """Tell whether one helper call computes all sums of a tile: its numbers are parts of instructions."""
+    """Tell whether one helper call computes all sums of a tile: its numbers must fit into instructions."""
     fits = max(apart, tiles.run) <= WINDOW
     return fits and tiles.taps > 1 and tiles.tile == (2, 2) and style.row_calls == SPEED.row_calls
 
@@ -331,7 +331,7 @@ def _schedule_rows(
         sch.compute_at(sch.get_sblock("weights"), part, preserve_unit_loops=True)
     own = sch.get_loops(acc)[8:]
     if apart:
-        sch.storage_align(sch.get_sblock("rows"), 0, 1, 2, 0)  # a pitch of whole words, whatever of it is read
+        sch.storage_align(sch.get_sblock("rows"), 0, 1, 2, 0)  # a pitch of whole words, whatever part is read
         start = sch.decompose_reduction(acc, own[6])
         sums = instructions.dot_windows(tiles.taps, tiles.run, tiles.pitch, apart, tiles.in_turn)
     else:
@@ -349,7 +349,7 @@ def _schedule_rows(
 
 
 def _widen_weights(sch: s_tir.Schedule, tiles: DenseTiles, whole: bool, filling: Filling) -> None:
-    """Make the loops that leave weights in scratch."""
+    """Make the loops that put weights into scratch."""
     channel, first, second, _ = sch.get_loops(sch.get_sblock("weights"))[-4:]
     if tiles.in_turn:
         sch.reorder(second, first)
@@ -365,7 +365,7 @@ def _widen_weights(sch: s_tir.Schedule, tiles: DenseTiles, whole: bool, filling:
 
 
 def _row_turns(sch: s_tir.Schedule, own: Sequence[LoopRV], tiles: DenseTiles, style: CodeStyle) -> list[LoopRV]:
-    """Return the sums' loops (outer ones first) where a call adds a few products to one sum."""
+    """Return the sums' loops (outer ones first) if a call adds a few products to one sum."""
     *spatial, r, f = own
     steps = tiles.run // tiles.terms
     turn = max(u for u in range(1, style.row_calls + 1) if steps % u == 0)

@@ -1,4 +1,4 @@
-"""Integer kernels on vectors, where a layer has whole vectors of channels: what int8/conv.py computes, to the byte."""
+"""Integer kernels on vectors, for layers with whole vectors of channels: equal to int8/conv.py, to the byte."""
 
 from __future__ import annotations
 
@@ -66,13 +66,12 @@ from tinytrain_compile.ops.int8.update import SCALE, QSumAttrs, QUpdateAttrs
 from tinytrain_compile.ops.names import attrs_of, operand, result
 
 MOST_TAPS, LARGEST_STEP = 8, 40
-"""Of tt_dot16_x4."""
+"""Most taps, and largest step, of tt_dot16_x4."""
 
 
 @vector_kernel("QConv")
 def vector_conv(node: Node, context: KernelContext) -> KernelSpec | None:
-    """Compute 1x1: pixels are copied where the plan may overwrite them, weights read where they lie. k x k: see
-    _patches."""
+    """Compute 1x1: pixels that the plan may overwrite are copied, weights are read in place. k x k: see _patches."""
     attrs = attrs_of(node, QConvAttrs)
     if is_depthwise(node):
         return vector_depthwise(node, context)
@@ -100,7 +99,7 @@ def vector_conv(node: Node, context: KernelContext) -> KernelSpec | None:
 
 
 def vector_dense(node: Node, block: RowBlock | None = None) -> KernelSpec | None:
-    """Compute k x k over all channels: the rows of the image lie copied with their border, then the patches of a few
+    """Compute k x k over all channels: copy the rows of the image with their border, then the patches of a few
     pixels."""
     attrs, (*image, channels), shape = attrs_of(node, QConvAttrs), operand(node, "x").shape, result(node, "y").shape
     conv, run = attrs.conv, attrs.conv.kernel[1] * channels
@@ -120,7 +119,7 @@ def vector_dense(node: Node, block: RowBlock | None = None) -> KernelSpec | None
 
 
 def _on_rows(tiles: DepthwiseTiles, conv: ConvAttrs, step: int) -> bool:
-    """Tell whether four pixels of a row, and a row of taps, are what tt_dot16_x4 takes."""
+    """Tell whether tt_dot16_x4 can compute four pixels of a row with a row of taps."""
     columns = -(-conv.kernel[1] // tiles.phases[1])
     return tiles.width == LANES and 1 < columns <= MOST_TAPS and step <= LARGEST_STEP
 
@@ -140,12 +139,12 @@ def vector_depthwise(node: Node, context: KernelContext, block: RowBlock | None 
 
 
 def near(clamp: str, shift: Expr) -> Expr:
-    """Return a shift as helpers on vectors take it, by tt_clamp or its twin."""
+    """Return a shift for helpers on vectors, clamped by tt_clamp or its twin."""
     return call_int(clamp, shift, i32(-31), i32(31))
 
 
 def requantised(attrs: QConvAttrs, operands: list[te.Tensor], clamp: str) -> tuple[list[te.Tensor], Finish]:
-    """Return (what is kept of a channel, the end of its sums); operands: bias, multiplier, shift."""
+    """Return (tables kept per channel, the end of its sums); operands: bias, multiplier, shift."""
     bias, multiplier, shift = operands
     kept = [kept_lanes(bias, "kept_bias"), kept_lanes(multiplier, "kept_multiplier")]
     if attrs.shifts_down:
@@ -162,7 +161,7 @@ def requantised(attrs: QConvAttrs, operands: list[te.Tensor], clamp: str) -> tup
 
 
 def vector_product(node: Node, x: te.Tensor, extents: tuple[Index, int, int]) -> KernelSpec | None:
-    """Compute 1x1 of some pixels, whose number is a variable: these and weights are read where they lie."""
+    """Compute 1x1 of a variable number of pixels; these and weights are read in place."""
     attrs = attrs_of(node, QConvAttrs)
     if not fits(extents):
         return None
@@ -179,7 +178,7 @@ def vector_product(node: Node, x: te.Tensor, extents: tuple[Index, int, int]) ->
 
 @vector_kernel("QConvGradInput")
 def vector_grad_input(node: Node, context: KernelContext) -> KernelSpec | None:
-    """Compute 1x1: errors where they lie; of four input channels, weights are transposed at a time."""
+    """Compute 1x1: errors are read in place; weights of four input channels are transposed at a time."""
     attrs = attrs_of(node, QConvGradInputAttrs)
     if is_depthwise(node):
         return vector_depthwise_gradient(node, context)
@@ -193,9 +192,8 @@ def vector_grad_input(node: Node, context: KernelContext) -> KernelSpec | None:
 def vector_error_product(
     node: Node, context: KernelContext, pixels: Index, strip: int | None, stays: bool
 ) -> KernelSpec | None:
-    """Compute the data gradient of a 1x1 convolution for so many pixels, a variable if there is no strip.
-
-    stays: all transposed weights lie in scratch before.
+    """Compute the data gradient of a 1x1 convolution for `pixels` pixels, a variable if there is no strip. stays: all
+    transposed weights are already in scratch.
     """
     attrs, channels, out_c = (
         attrs_of(node, QConvGradInputAttrs),
@@ -246,7 +244,7 @@ def _patch_gradient(node: Node, attrs: QConvGradInputAttrs) -> KernelSpec:
 
 
 def vector_depthwise_gradient(node: Node, context: KernelContext, block: RowBlock | None = None) -> KernelSpec | None:
-    """Compute depthwise: four pixels of a row (of a phase) at a time; whether each is kept is found out by itself."""
+    """Compute depthwise: four pixels of a row (of a phase) at a time; each one's mask is tested separately."""
     attrs = attrs_of(node, QConvGradInputAttrs)
     if (bands := band_gradient(node, block)) is not None:
         return bands
@@ -339,7 +337,7 @@ def vector_update(node: Node, attrs: QUpdateAttrs | QSumAttrs) -> KernelSpec | N
 
 
 def _old(node: Node, shape: tuple[int, ...]) -> te.Tensor:
-    """Return what a step or a running sum overwrites."""
+    """Return the tensor that a step or a running sum overwrites."""
     return placeholder(node.inputs[0], "w", shape)
 
 
@@ -360,7 +358,7 @@ def _flat_update(node: Node, attrs: QUpdateAttrs | QSumAttrs, extents: tuple[int
 
 
 def _step(node: Node, attrs: QUpdateAttrs | QSumAttrs) -> tuple[list[te.Tensor], list[te.Tensor], Callable[..., Expr]]:
-    """Return (operands, what is kept of a channel, moved) of a step or a running sum.
+    """Return (operands, tables kept per channel, moved) of a step or a running sum.
 
     moved(old weight or sum, gradient, output channel, index of the weight): of four neighbours.
     """

@@ -1,6 +1,5 @@
-"""Integer kernels element by element, four at a time on vectors: what int8/pointwise.py and int8/update.py compute.
-
-They are for operands of whole vectors; the others keep the kernels of those files.
+"""Elementwise integer kernels, four elements at a time on vectors: equal to int8/pointwise.py and int8/update.py. They
+are for operands of whole vectors; others keep the kernels of those files.
 """
 
 from __future__ import annotations
@@ -45,17 +44,16 @@ from tinytrain_compile.ops.int8.update import SCALE, QBiasUpdateAttrs, QSumAttrs
 from tinytrain_compile.ops.names import attrs_of, operand, result
 
 MOST_VECTORS = 4
-"""Of channels whose sums are in registers together."""
+"""Most vectors of channels whose sums are in registers together."""
 
 
 def is_ragged(elements: Index, lanes: int = LANES) -> bool:
-    """Tell whether there are no whole vectors of them; a number that is not known yet is one of rows of whole
-    vectors."""
+    """Tell whether elements do not fill whole vectors; a number not known yet is a number of rows of whole vectors."""
     return left_over(elements, lanes) > 0
 
 
 def _each_four(sch: s_tir.Schedule, name: str = "out") -> None:
-    """Make the last loop of a stage one over vectors."""
+    """Vectorise the last loop of a stage."""
     _, lane = sch.split(sch.get_loops(sch.get_sblock(name))[-1], [None, LANES])
     sch.vectorize(lane)
 
