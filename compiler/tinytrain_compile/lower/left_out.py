@@ -1,4 +1,4 @@
-"""Sums that need not be computed: over rows of taps in an image's border, and of errors that no clamp let pass."""
+"""Sums that need not be computed: over rows of taps in an image's border, and of errors that a clamp stopped."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from tinytrain_compile.lower.tir_walk import Tir, addressed, children, helper_na
 INSIDE = ("rows_from", "rows_to", "row_pitch")
 """Annotations of a loop over rows of taps, see skip_border."""
 _END, _KEEP, _SUM = "tt_rescaled_error", 1, 2
-"""What makes an error of a sum; which of its operands tells whether that is kept, and which is the sum."""
+"""Helper that makes an error from a sum; positions of its operands: whether the error is kept, and the sum."""
 _SUMS = ("tt_dot2", "tt_dot4", "tt_dot_2x2", "tt_dot_windows")
-"""Helpers that give sums, and do nothing else."""
+"""Helpers that return sums and have no other effect."""
 _BYTES = 4
-"""Of a word."""
+"""Bytes of a word."""
 
 
 # ---- rows of taps in the border -------------------------------------------------------------------------------------
 
 
 def skip_border(schedule: s_tir.Schedule, loop: LoopRV, rows: tuple[int, int], pitch: int) -> None:
-    """Mark a loop over rows of taps whose first operands lie in rows of `pitch` elements.
+    """Mark a loop over rows of taps whose first operands are in rows of `pitch` elements.
 
-    rows: the first and the one behind the last that are not 0.
+    rows: the first row that is not 0, and the end of these.
     """
     for name, number in zip(INSIDE, (*rows, pitch), strict=True):
         schedule.annotate(loop, name, number)
 
 
 def without_border(loop: tirx.For) -> Stmt:
-    """Return a loop's body; of a marked one, under the condition that it adds anything."""
+    """Return a loop's body; for a marked loop, under the condition that it adds something."""
     place = _first_operand(loop.body) if INSIDE[0] in loop.annotations else None
     if place is None:
         return loop.body
@@ -46,7 +46,7 @@ def without_border(loop: tirx.For) -> Stmt:
     numbers = [int(factor) for factor in found if isinstance(factor, tirx.IntImm)]
     if not numbers or len(numbers) < len(found):
         return loop.body
-    row: ir.Expr = tirx.const(numbers[-1] // pitch, "int32")  # all else is a place within a row
+    row: ir.Expr = tirx.const(numbers[-1] // pitch, "int32")  # the rest is a place within a row
     for factor, var in zip(numbers[:-1], own, strict=True):
         row = row + var * (factor // pitch) if factor % pitch == 0 else row
     return tirx.IfThenElse(tirx.And(row >= low, row < high), loop.body, None)
@@ -63,9 +63,9 @@ def _first_operand(node: Tir) -> ir.Expr | None:
 
 
 def kept_sums(parts: Sequence[Stmt]) -> list[Stmt]:
-    """Return statements of which those that sum for errors are under the condition that one of these is kept.
+    """Return statements in which sums of errors are under the condition that one of the errors is kept.
 
-    What tells it is read once. The same statements where there are no such errors, or where no bits of a mask tell it.
+    The mask's bits are read once. Without such errors or a mask of bits, the statements stay unchanged.
     """
     ends = {place: call for place, part in enumerate(parts) if (call := _end(part)) is not None}
     bits = [bit for call in ends.values() if (bit := _bit(call.args[_KEEP])) is not None]
@@ -87,14 +87,15 @@ def kept_sums(parts: Sequence[Stmt]) -> list[Stmt]:
 
 @dataclass(frozen=True)
 class _Places:
-    """word: bytes of a mask side by side, moved to the first bit that is read; numbers: of bits in it, in order."""
+    """Bits of a mask. word: neighbouring bytes, shifted to the first bit that is read; numbers: of bits in it, in
+    order."""
 
     word: ir.Expr
     numbers: list[int]
 
 
 def _places(bits: Sequence[tuple[ir.Expr, ir.Expr]]) -> _Places | None:
-    """Return one word of all bits; None if they are of more than four bytes, or not neighbours in them."""
+    """Return one word with all bits; None if they are in more than four bytes, or not neighbours."""
     own = list({str(byte): byte for byte, _ in bits}.values())
     numbers = list({str(number): number for _, number in bits}.values())
     follow = sym.Analyzer().simplify(numbers[0] + (len(numbers) - 1) - numbers[-1])
@@ -121,14 +122,14 @@ def _word(value: int) -> ir.Expr:
 
 
 def _with_test(end: Stmt, call: ir.Call, test: ir.Expr) -> Stmt:
-    """Return an end of a sum that is kept where the test holds."""
+    """Return an end of a sum that is kept if the test holds."""
     assert isinstance(end, tirx.BufferStore)
     operands = [test if place == _KEEP else operand for place, operand in enumerate(call.args)][1:]
     return tirx.BufferStore(end.buffer, tirx.call_extern("int8", _END, *operands), list(end.indices))
 
 
 def _end(part: Stmt) -> ir.Call | None:
-    """Return the call that makes an error of a sum, if that is what a statement stores."""
+    """Return the call that makes an error from a sum, if a statement stores its result."""
     value = part.value if isinstance(part, tirx.BufferStore) else None
     return value if value is not None and is_helper(value) and helper_name(value) == _END else None
 
@@ -144,7 +145,7 @@ def _bit(keep: ir.Expr) -> tuple[ir.Expr, ir.Expr] | None:
 
 
 def _only_sums(part: Stmt, sums: set[Buffer]) -> bool:
-    """Tell whether a statement adds to these sums, and does nothing else."""
+    """Tell whether a statement only adds to these sums."""
     nodes = list(_all(part))
     stores = [node.buffer for node in nodes if isinstance(node, tirx.BufferStore)]
     calls = [node for node in nodes if is_helper(node)]

@@ -31,11 +31,11 @@ from tinytrain_compile.ops.describe import parameter_names
 
 @dataclass(frozen=True)
 class LowerOptions:
-    """prefix: what all external symbols start with; context: what kernels are made for.
+    """prefix: of all external symbols; context: of all kernels.
 
     fuse_multiply_add: False gives separate multiplications and additions, byte-equal to the exact numpy references.
     transposed: nodes whose weight is stored once more, see OperandLayout.
-    in_turns: nodes that several calls compute, where their kernel has a loop for it.
+    in_turns: nodes that several calls compute, if their kernel has a loop for it.
     """
 
     prefix: str
@@ -57,16 +57,16 @@ def lower_nodes(
 ) -> KernelSet:
     """Lower all nodes; those with the same op, types and attributes share a kernel. Views and page moves need none.
 
-    cache: of the caller, who lowers some nodes again; without one every kernel is made in this call.
+    cache: kernels of earlier calls, for a caller that lowers some nodes again; None: every kernel is made in this call.
     """
     cache = KernelCache() if cache is None else cache
     todo = [node for node in nodes if not (op_def(node.op).view or op_def(node.op).page)]
-    names: dict[object, tuple[str, int]] = {}  # and how many turns the node has of that kernel
-    kernels: dict[str, Kernel] = {}  # by C text without the name: different shapes may give the same loops
+    names: dict[object, tuple[str, int]] = {}  # kernel and number of its turns, by node key
+    kernels: dict[str, Kernel] = {}  # by C text without the name: different shapes may have the same loops
     calls, turns = dict[str, str](), dict[str, int]()
-    first: dict[str, Node] = {}  # that calls a kernel
+    first: dict[str, Node] = {}  # by kernel that it calls
     taken: set[str] = set()
-    in_turns = {_key(node) for node in todo if node.name in options.in_turns}  # and those that have the same kernel
+    in_turns = {_key(node) for node in todo if node.name in options.in_turns}  # also nodes with the same kernel
     for index, node in enumerate(todo):
         progress(index, len(todo))
         context = replace(options.context, layout=OperandLayout(node.name in options.transposed))
@@ -88,7 +88,7 @@ def lower_nodes(
 
 @dataclass(frozen=True)
 class _How:
-    """In which way a node is lowered, see LowerOptions."""
+    """Options of lowering one node, see LowerOptions."""
 
     context: KernelContext
     fused: bool
@@ -96,7 +96,7 @@ class _How:
 
 
 def _lowered_once(node: Node, name: str, how: _How, cache: KernelCache) -> Kernel:
-    """Return the kernel of `lower_node`, or the one that it gave for such a node before, under this name."""
+    """Return the kernel of `lower_node`, or the one made for such a node before, under this name."""
     rules = op_def(node.op), KERNELS.get(node.op), VECTOR_KERNELS.get(node.op)  # tests replace them
     key = (repr(_key(node)), how, *rules)  # repr: 0.0 == -0.0, and 1 == 1.0
     return cache.get(key, lambda: lower_node(node, name, how.context, how.fused, how.in_turns)).named(name)
@@ -108,7 +108,7 @@ def _key(node: Node) -> object:
 
 
 def same_operands(node: Node) -> tuple[int, ...]:
-    """Return for every input the index of the first that is the same value (x * x reads one pointer twice)."""
+    """Return, for every input, the index of the first one with the same value (x * x reads one pointer twice)."""
     return tuple(node.inputs.index(value) for value in node.inputs)
 
 
@@ -174,7 +174,7 @@ def _shared(node: Node) -> set[int]:
 
 
 def _check_side_effects(node: Node, outputs: int, computed: list[int], printer: Printer) -> None:
-    """Check that outputs which the kernel does not compute overwrite inputs that it hands to helpers."""
+    """Check that outputs which the kernel does not compute overwrite inputs that it passes to helpers."""
     overwritten = {out: i for out, i in alias_of(node) if i in printer.addressed}
     missing = set(range(len(node.outputs))) - set(computed)
     if outputs != len(node.outputs) or not missing <= set(overwritten):

@@ -1,4 +1,4 @@
-"""C names of kernels, and words for what their loops count. Names decide nothing: C compilers give the same code."""
+"""C names of kernels and their loops' variables. Names have no effect: C compilers generate the same code."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from tinytrain_compile.lower.tir_walk import Tir, children
 from tinytrain_compile.ops.names import operands
 
 # ---- names of kernels ------------------------------------------------------------------------------------------------
-# C names of kernels: operator and size of the result, and of kernels that have these in common what differs.
+# C names of kernels: operator and size of the result; kernels that share these also get their differences.
 
 _ORDINAL = re.compile(r"_v\d+(?=(_[a-z]+)*$)")
 _ENDINGS = re.compile(r"(_turned)?(_external)?(_small)?$")
 _FIRST = ("kernel", "strides", "groups", "operand1")
-"""What a reader would name first: what of these tells kernels apart is not told by anything else."""
+"""Facets that a reader would name first: those of them that tell kernels apart are used before any others."""
 _LONGEST = 4
-"""Numbers of an attribute that a name may list."""
+"""Most numbers of an attribute that a name lists."""
 
 Facet = tuple[str, str]
-"""Difference that may tell a kernel from others: a key, and its value as a part of a C name."""
+"""Property that may tell a kernel from others: a key, and its value as a part of a C name."""
 
 
 def name_kernels(kernels: KernelSet, nodes: Mapping[str, Node]) -> KernelSet:
-    """Return the same kernels; those that only a number tells apart are named by what differs between them.
+    """Return the kernels; those whose names differ only in a number are renamed by their differences.
 
-    nodes: one that calls it, by kernel.
+    nodes: by kernel, a node that calls it.
     """
     families: dict[str, list[str]] = {}
     for kernel in kernels.kernels:
@@ -51,7 +51,7 @@ def name_kernels(kernels: KernelSet, nodes: Mapping[str, Node]) -> KernelSet:
 
 
 def _differences(family: Sequence[dict[str, str]]) -> list[str]:
-    """Return an ending for every member: of the fewest facets that tell all apart, a number where none do."""
+    """Return a suffix for every member: the fewest facets that tell all apart, or a number if none do."""
     if len(family) == 1:
         return [""]
     keys = [key for key in family[0] if len({member.get(key) for member in family}) > 1]
@@ -65,7 +65,7 @@ def _differences(family: Sequence[dict[str, str]]) -> list[str]:
 
 
 def _facets(node: Node) -> Iterator[Facet]:
-    """Yield those of a node."""
+    """Yield the facets of a node."""
     attributes = dict(_attributes(node.attrs))
     yield from ((key, attributes.pop(key)) for key in _FIRST if key in attributes)
     for number, (name, value) in enumerate(operands(node).items(), 1):
@@ -94,7 +94,7 @@ def _attributes(attrs: object) -> Iterator[Facet]:
 
 
 def _text(value: object) -> str:
-    """Return an attribute's value as letters and digits; "" where that would be long or means nothing."""
+    """Return an attribute's value as letters and digits; "" if that would be long or meaningless."""
     if isinstance(value, tuple | list):
         parts = [_text(item) for item in cast("Sequence[object]", value)]
         return "x".join(parts) if 0 < len(parts) <= _LONGEST and all(parts) else ""
@@ -107,9 +107,9 @@ def _text(value: object) -> str:
 
 
 # ---- words for loops -------------------------------------------------------------------------------------------------
-# What the loops of a kernel count, as words for the printer: from the axes of the stages that its schedule computes.
-# Kernels name their axes shortly (`o`, `k0`), and TVM names loops anew where a schedule moves them (`ax6`); but every
-# stage still says which loop runs over which of its axes. Names decide nothing: the C compiler gives the same code.
+# Words for loops of a kernel, for the printer: from the axes of the stages that its schedule computes. Kernels have
+# short names for axes (`o`, `k0`), and TVM renames loops that a schedule moves (`ax6`). But every stage still tells
+# which loop runs over which of its axes. Names have no effect: the C compiler generates the same code.
 
 FALLBACK = "i"
 _WORDS = {
@@ -130,7 +130,7 @@ _WORDS = {
     "column": "column",
     "out": "out_channel",
 }
-"""Axis -> what it counts, where the stage is none of those below."""
+"""Axis -> word for it, in stages other than those below."""
 _TAPS = ("tap_row", "tap_column", "in_channel")
 _PIXEL = ("sample", "row", "column")
 _STAGES: dict[tuple[str, ...], tuple[str, ...]] = {
@@ -192,7 +192,7 @@ _STAGES: dict[tuple[str, ...], tuple[str, ...]] = {
     ("b",): (FALLBACK,),  # a byte of a mask
     ("o",): (FALLBACK,),  # one number, not a channel
 }
-"""Axes of a stage, in order -> what each counts."""
+"""Axes of a stage, in order -> a word for each."""
 _BY_RANK = {
     1: ("row",),
     2: ("row", "column"),
@@ -200,7 +200,7 @@ _BY_RANK = {
     4: ("sample", "row", "column", "channel"),
 }
 _WEIGHT = ("out_channel", "tap_row", "tap_column", "in_channel")
-"""Of stages whose axes have no names but numbers: i0, i1 ..."""
+"""Words for a weight in stages whose axes are only numbered: i0, i1 ..."""
 
 
 def loop_names(function: tirx.PrimFunc) -> LoopNames:
@@ -221,10 +221,10 @@ def loop_names(function: tirx.PrimFunc) -> LoopNames:
 
 
 class LoopNames:
-    """Loop variable -> what it counts; asked in the order of printing.
+    """Loop variable -> word for it; looked up in the order of printing.
 
-    Where a loop is cut in pieces, TVM makes new variables with the name of the first piece's: they count the same.
-    A loop that a kernel writes itself, not as a stage with axes, says by its name what it counts.
+    If TVM cuts a loop in pieces, the new variables have the first piece's name: they get the same word. A loop that a
+    kernel writes itself, not as a stage with axes, has the word as its name.
     """
 
     def __init__(self, words: dict[Var, str] | None = None) -> None:
@@ -232,7 +232,7 @@ class LoopNames:
         self._latest: dict[str, str] = {}
 
     def of(self, var: Var) -> str:
-        """Return the word, FALLBACK where nothing is known."""
+        """Return the word, or FALLBACK if there is none."""
         name = str(var.name)
         word = self._words.get(var) or self._latest.get(name) or (name if name in _PIXEL else FALLBACK)
         self._latest[name] = word
@@ -240,7 +240,7 @@ class LoopNames:
 
 
 def _scheduled_stages(node: Tir) -> Iterator[tuple[s_tir.SBlock, Sequence[Expr]]]:
-    """Yield every stage of a scheduled body, with what its axes are in terms of loops."""
+    """Yield every stage of a scheduled body, with its axes as expressions of loops."""
     if isinstance(node, s_tir.SBlockRealize):
         yield node.block, list(node.iter_values)
         yield from _scheduled_stages(node.block.body)
@@ -250,7 +250,7 @@ def _scheduled_stages(node: Tir) -> Iterator[tuple[s_tir.SBlock, Sequence[Expr]]
 
 
 def _words_of(axes: Sequence[str], stage: str) -> tuple[str, ...]:
-    """Return what the axes of a stage count."""
+    """Return words for the axes of a stage."""
     names = tuple(name.removeprefix("v_").removesuffix("_o") if name != "v_o" else "o" for name in axes)
     if names in _STAGES:
         return _STAGES[names]
@@ -266,7 +266,7 @@ def _words_of(axes: Sequence[str], stage: str) -> tuple[str, ...]:
 
 
 def _loops_of(words: Sequence[str], values: Sequence[Expr]) -> Iterator[tuple[Var, str]]:
-    """Yield (loop variable, what it counts) of a stage: tiles if it is multiplied, several axes if divided."""
+    """Yield (loop variable, word) of a stage: a tile if it is multiplied, several axes if divided."""
     divided: dict[Var, list[str]] = {}
     for word, value in zip(words, values, strict=True):
         for var, scaled, parted in _terms(value):

@@ -1,4 +1,4 @@
-"""Schedule rules: how a kernel's loops are tiled. Shared by all kernels; chosen by the kernel, sized by the target."""
+"""Schedule rules for tiling a kernel's loops, shared by all kernels; chosen by the kernel, sized by the target."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ HINT = "pragma_loop_partition_hint"
 """Annotation that makes LoopPartition peel a loop's ragged end (or a split weight's border) into a loop of its own."""
 
 KEPT, KEPT_ROWS = "kept", "kept_rows"
-"""Stages that put the sums of a tile into scratch, where what follows them goes over the tile in loops: over all of its
-elements, or over its rows, which are unrolled."""
+"""Stages that put the sums of a tile into scratch if the next stage loops over the tile: over all elements, or over
+rows that are unrolled."""
 
 
 def _split(schedule: s_tir.Schedule, block: SBlockRV, tiles: Mapping[int, int]) -> tuple[list[LoopRV], list[LoopRV]]:
@@ -51,11 +51,11 @@ def tile_reduction(
 
     tiles: output axis -> tile size; the tiled axes' inner loops are unrolled, in axis order.
     gather: an intermediate block that is filled once per tile of axis `gather_axis` (im2col rows), in scratch.
-    peel_reduction: also split reduction loops where a condition changes (weights in two parts).
-    fuse: the last two reduction loops are one, over neighbours in memory. turn: terms of every sum in a turn of the
-    innermost loop, at most (those of a turn are unrolled). lanes: the tiled axis of which four elements are a vector.
-    edges: turns of the innermost loop at its ends, where conditions differ within a tile, have code of their own.
-    peeled: output axes whose tiles at the ends have code of their own, where conditions differ there.
+    peel_reduction: also split reduction loops at changes of a condition (weights in two parts).
+    fuse: the last two reduction loops are one, over neighbours in memory. turn: most terms of every sum in a turn of
+    the innermost loop (those of a turn are unrolled). lanes: the tiled axis of which four elements are a vector. edges:
+    if conditions differ within a tile, turns at the ends of the innermost loop have code of their own. peeled: output
+    axes whose tiles at the ends have code of their own if conditions differ there.
     """
     sums = schedule.get_sblock(acc)
     whole = schedule.get_loops(schedule.get_sblock(out))
@@ -89,7 +89,7 @@ def _tiles_of_results(
 ) -> tuple[list[LoopRV], list[LoopRV], list[LoopRV]]:
     """Compute results of sums in one nest over tiles; return its loops, those to unroll, those over lanes.
 
-    Results are unrolled behind the sums, one after another, or computed together in loops over what is kept of them.
+    Results are unrolled after the sums, one after another, or computed together in loops over the kept sums.
     """
     across = None if lanes is None else sorted(tiles).index(lanes)
     kept = [block for block in schedule.get_consumers(sums) if schedule.get(block).name_hint in (KEPT, KEPT_ROWS)]
@@ -154,7 +154,7 @@ def _turns(
 ) -> tuple[list[LoopRV], list[LoopRV]]:
     """Return reduction loops, and the loop over the terms of a turn if these are several; see tile_reduction.
 
-    A sum of few terms is one turn; a number of terms without a fitting divisor ends with a turn of its own.
+    A sum of few terms is one turn; a number of terms without a suitable divisor ends with a shorter turn.
     """
     loops = [*loops[:-2], schedule.fuse(*loops[-2:])] if fuse else list(loops)
     terms = int(schedule.get(loops[-1]).extent)
@@ -184,9 +184,10 @@ def best_tile(extent: int, wanted: int, ragged: bool = False) -> int:
 
 
 def keep_results(schedule: s_tir.Schedule, loop: LoopRV, depth: int) -> None:
-    """Compute what `out` holds in a turn of `loop` (the depth-th) before any of it is stored: loads are made once.
+    """Compute the elements of `out` in a turn of `loop` (the depth-th) before storing any of them, so that loads happen
+    once.
 
-    (C compilers take a store of bytes for a reason to load anew, whatever `restrict` says.)
+    (After a store of bytes, C compilers load again, despite `restrict`.)
     """
     results = schedule.cache_write(schedule.get_sblock("out"), 0, "local")
     schedule.reverse_compute_at(results, loop, preserve_unit_loops=True)
@@ -210,7 +211,8 @@ def scalars(*names: str) -> Callable[[s_tir.Schedule], None]:
 def keep_tables(
     schedule: s_tir.Schedule, tables: Sequence[te.Tensor], loop: LoopRV | None = None, depth: int = 0
 ) -> None:
-    """Compute what `out` reads of these stages once in a turn of `loop` (the depth-th; None: of all), in registers."""
+    """Compute the parts of these stages that `out` reads once per turn of `loop` (the depth-th; None: once), in
+    registers."""
     for table in tables:
         block = schedule.get_sblock(str(table.op.name))
         schedule.set_scope(block, 0, "local")

@@ -1,7 +1,7 @@
-"""Kernels that differ in their numbers alone become one function, which reads its numbers from a table.
+"""Merging of kernels that differ only in their numbers into one function, which reads its numbers from a table.
 
 Two layers of one kind have the same loops with other extents, strides and zero points: as C text, the same words with
-other integers. So nothing has to be known about operators, and what is shared computes what it did before.
+other integers. So this needs no knowledge of operators, and a shared kernel computes the same as before.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from tinytrain_compile.ir.kernels import Kernel, KernelSet
 
 _NUMBER = re.compile(r"(?:(?<=[-+*<>=?:,] )-|(?<=\()-|(?<![\w.]))(?<!/ )(?<!% )(?<!>> )(?<!<< )\d+(?![\w.])")
-"""An integer constant with its sign; not one that divides or shifts, which costs a core much if it is unknown."""
+"""An integer constant with its sign; not one that divides or shifts, which is slow if it is not a constant."""
 _FACTORS = (1, 2, 3, 4, 5, 6, 7, 8, 9)
-"""A number may be so many times another one, plus a constant."""
+"""Factors by which a number may be a multiple of another one, plus a constant."""
 
 Column = tuple[int, ...]
 """One number of a function: its value for every kernel that shares the function."""
@@ -30,13 +30,13 @@ class _Parsed:
 
 
 def share_kernels(kernels: KernelSet, prefix: str) -> KernelSet:
-    """Return the same calls with fewer functions: small kernels of the same words share one, with tables of numbers."""
+    """Return the calls with fewer functions: small kernels of the same words share one, with tables of numbers."""
     families: dict[object, list[Kernel]] = {}
     for kernel in kernels.kernels:
         key = _parsed(kernel).words if kernel.small else kernel.name
         families.setdefault(key, []).append(kernel)
     functions: list[Kernel] = []
-    names: dict[str, tuple[str, str]] = {}  # kernel -> (function, table, "" if it needs none)
+    names: dict[str, tuple[str, str]] = {}  # kernel -> (function, table or "")
     tables: dict[str, Column] = {}
     taken = {kernel.name for kernel in kernels.kernels}
     for family in families.values():
@@ -102,7 +102,7 @@ def _basis(columns: Iterable[Column]) -> list[Column]:
 
 
 def _derived(column: Column, basis: Sequence[Column]) -> tuple[int, int, int] | None:
-    """Return (index, factor, constant) with column = basis[index] * factor + constant, the least constant there is."""
+    """Return (index, factor, constant) with column = basis[index] * factor + constant and the least constant."""
     found: list[tuple[int, int, int]] = []
     for factor in _FACTORS:
         for index, base in enumerate(basis):
@@ -113,7 +113,7 @@ def _derived(column: Column, basis: Sequence[Column]) -> tuple[int, int, int] | 
 
 
 def _text(column: Column, basis: Sequence[Column], letter: str) -> str:
-    """Return a number as C: a constant where all kernels agree."""
+    """Return a number as C: a constant if all kernels agree."""
     if len(set(column)) == 1:
         return str(column[0])
     way = _derived(column, basis)

@@ -1,6 +1,6 @@
-"""Looking at lowered TIR: calls of intrinsics and of helpers, operators of two operands, and what lies below a node.
+"""Queries on lowered TIR: calls of intrinsics and of helpers, operators of two operands, and a node's children.
 
-What looks at every node of a kernel asks for its type: `isinstance` of TVM's classes takes several times as long.
+Code that visits every node of a kernel compares `type`: `isinstance` of TVM's classes takes several times as long.
 """
 
 from __future__ import annotations
@@ -51,40 +51,40 @@ def is_helper(node: Tir) -> TypeGuard[ir.Call]:
 
 
 def helper_name(call: ir.Call) -> str:
-    """Return the C function that is called; its operands are the arguments behind the first."""
+    """Return the C function that is called; its operands are the arguments after the first."""
     name = call.args[0]
     assert isinstance(name, ir.StringImm)
     return name.value
 
 
 def addressed(call: ir.Call) -> ir.TensorLoad:
-    """Return the element whose address an address_of gives."""
+    """Return the element whose address an address_of returns."""
     element = call.args[0]
     assert isinstance(element, ir.TensorLoad)
     return element
 
 
 def accessed(node: Tir) -> tuple[Buffer, Sequence[Expr]] | None:
-    """Return (buffer, index of each axis) that a statement stores to or an expression loads from; None of others."""
+    """Return (buffer, index of each axis) that a statement stores to or an expression loads from; None for others."""
     if type(node) is tirx.BufferStore:
         return node.buffer, node.indices
     return (node.source, node.indices) if type(node) is ir.TensorLoad else None
 
 
 def declared(node: tirx.DeclBuffer) -> Buffer:
-    """Return the buffer that a declared one is another view of."""
+    """Return the buffer of which a declared one is another view."""
     data = node.data
     assert isinstance(data, ir.Call) and isinstance(data.args[0], ir.Var)
     return cast(Buffer, data.args[0])
 
 
 def elements(buffer: Buffer) -> int:
-    """Return how many elements a buffer has; of one whose size depends on the number of rows of a call, at most."""
+    """Return how many elements a buffer has; the most, if its size depends on the number of rows of a call."""
     return math.prod(_most(dim) for dim in buffer.shape)
 
 
 def _most(extent: Expr | int) -> int:
-    """Return the largest that an extent can be, as min(count * 32, 8); TypeError where there is no such number."""
+    """Return the largest value of an extent such as min(count * 32, 8); TypeError if it has no bound."""
     if isinstance(extent, int | tirx.IntImm):
         return int(extent)
     bound = sym.Analyzer().const_int_bound(extent).max_value
@@ -115,7 +115,7 @@ _FIELDS: dict[type, tuple[tuple[str, ...], str]] = {
     tirx.Not: (("a",), ""),
     tirx.Select: (("condition", "true_value", "false_value"), ""),
 }
-"""Class -> fields with a node each, and one with several."""
+"""Class -> fields with one node each, and a field with several."""
 
 
 @cache
@@ -125,10 +125,10 @@ def _fields(kind: type) -> tuple[tuple[str, ...], str]:
 
 
 class ByNode(Generic[_Kept]):
-    """What is known of variables and buffers: a dict by which node it is.
+    """Dict of facts about variables and buffers, by the node's identity.
 
-    TVM makes a new Python object each time that a node is read, and compares two of them by an expression that it makes
-    and looks into; here they are the same if their addresses are, which they are as long as one of them is kept.
+    TVM makes a new Python object each time a node is read, and compares two of them by building and evaluating an
+    expression. Here nodes are equal if their addresses are, which holds as long as one of them is kept.
     """
 
     def __init__(self) -> None:
@@ -145,7 +145,7 @@ class ByNode(Generic[_Kept]):
 
 
 def buffers_of(node: Tir) -> set[Buffer]:
-    """Return what a statement stores to, loads from or hands to helpers."""
+    """Return the buffers that a statement stores to, loads from or passes to helpers."""
     found = set[Buffer]().union(*(buffers_of(child) for child in children(node)))
     if (access := accessed(node)) is not None:
         found.add(access[0])
@@ -153,7 +153,7 @@ def buffers_of(node: Tir) -> set[Buffer]:
 
 
 def variables(node: Tir) -> set[ir.Var]:
-    """Return all variables that it uses."""
+    """Return all variables that a node uses."""
     if isinstance(node, ir.Var):
         return {node}
     return set[ir.Var]().union(*(variables(child) for child in children(node)))

@@ -1,6 +1,6 @@
 """A kernel whose longest loop may be computed in several calls, some of its turns in each (docs/adr/0037-slices.md).
 
-Nothing else changes: what is written, where, and in which order is what one call of the whole kernel does.
+Nothing else changes: the writes and their order are those of one call of the whole kernel.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from tvm.tirx import Buffer, Stmt
 from tinytrain_compile.lower.tir_walk import buffers_of, children
 
 _SERIAL = 0
-"""The kind of a loop that runs over numbers, not over lanes."""
+"""Kind of a loop over numbers, not over lanes."""
 
 
 @dataclass(frozen=True)
 class CutOpen:
-    """body: computes the turns [begin, end) of `count`. With the first goes what is in front of the loop, with the last
-    what is behind it."""
+    """body: computes the turns [begin, end) of `count`. Code before the loop runs with the first turn, code after it
+    with the last."""
 
     body: Stmt
     count: int
@@ -32,9 +32,8 @@ class CutOpen:
 def cut_open(body: Stmt, in_scratch: Container[str]) -> CutOpen | None:
     """Return the body of a kernel with its longest loop cut open.
 
-    None where there is none, or where registers hold something across its turns.
-
-    in_scratch: names of the internal buffers that are no registers.
+    None if there is no loop, or if registers keep values across its turns. in_scratch: names of the internal buffers
+    that are not registers.
     """
     statements = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
     loops = [one for one in statements if isinstance(one, tirx.For) and _turns(one) > 1]
@@ -56,13 +55,13 @@ def cut_open(body: Stmt, in_scratch: Container[str]) -> CutOpen | None:
 
 
 def _turns(loop: tirx.For) -> int:
-    """Return how many; 0 of a loop over lanes, or of one whose number is not known here."""
+    """Return the number of turns; 0 for a loop over lanes, or if the number is unknown."""
     known = isinstance(loop.extent, tirx.IntImm) and isinstance(loop.min, tirx.IntImm)
     return int(loop.extent) if known and int(loop.kind) == _SERIAL and not loop.annotations else 0
 
 
 def _work(statement: Stmt) -> int:
-    """Return stores and calls that are executed, roughly: both ways of a condition."""
+    """Estimate the number of stores and calls executed: both branches of a condition count."""
     inner = sum(_work(child) for child in children(statement) if isinstance(child, Stmt))
     if isinstance(statement, tirx.For):
         return inner * (int(statement.extent) if isinstance(statement.extent, tirx.IntImm) else 1)
@@ -82,7 +81,7 @@ def _sum(bound: Var, low: int) -> ir.Expr:
 
 
 def _under(condition: ir.Expr, statements: Sequence[Stmt]) -> Iterator[Stmt]:
-    """Yield the statements under a condition; declarations are for all turns, and stay in front of it."""
+    """Yield the statements under a condition; declarations are for all turns, and stay before it."""
     run: list[Stmt] = []
     for statement in (*statements, None):
         if statement is not None and not isinstance(statement, tirx.AllocBuffer | tirx.DeclBuffer | tirx.Bind):

@@ -138,8 +138,10 @@ def elementwise(
 
 @dataclass(frozen=True)
 class Slope:
-    """The backward operator of a unary one, named <op>Grad: formula(m, dy, kept[, attributes]) -> dx. kept: the tensor
-    that it reads besides dy, "x" or "y". lanes: see Elementwise. traits, says: of the backward operator.
+    """The backward operator of a unary one, named <op>Grad: formula(m, dy, kept[, attributes]) -> dx.
+
+    kept: the tensor that it reads besides dy, "x" or "y". lanes: see Elementwise. traits, says: of the backward
+    operator.
     """
 
     kept: str

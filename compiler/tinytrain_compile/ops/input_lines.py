@@ -1,6 +1,7 @@
-"""Definition of InputLines: the entry of an image whose rows the caller hands over one after the other. Its operand is
-the caller's image: like a label, never in the arena; camera bytes, which are 128 more, or int8. Its result is the image
-for the rest of the graph: a ring of some rows inside a stream, the whole image outside.
+"""Definition of InputLines: the entry of an image whose rows the caller hands over one after the other.
+
+Its operand is the caller's image: like a label, never in the arena; camera bytes, which are 128 more, or int8. Its
+result is the image for the rest of the graph: a ring of some rows inside a stream, the whole image outside.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Distances by which an output may begin below a dying input, from the order in which kernels read and write. A kernel
-works in turns: it reads what a turn needs, then writes that turn's part of the output, both in rising order of
+"""Distances by which an output may begin below a dying input, from the order in which kernels read and write.
+
+A kernel works in turns: it reads what a turn needs, then writes that turn's part of the output, both in rising order of
 addresses. An input byte is safe while everything written so far is below the lowest byte still to be read.
 `tests/lower/test_overlaps.py` checks these distances: it runs each kernel at its distance, and one alignment unit below
 it.
@@ -22,7 +23,9 @@ ITEM_BYTES = {"float32": 4, "int32": 4, "int8": 1}
 
 def smallest_distance(written: npt.NDArray[np.int64], read: npt.NDArray[np.int64]) -> int:
     """Return the least distance of an output below its input. written: per turn, the end of its output; read: the
-    lowest byte of the input that it reads. The last turn's output covers nothing that is still needed.
+    lowest byte of the input that it reads.
+
+    The last turn's output covers nothing that is still needed.
     """
     if len(written) < 2:
         return 0

@@ -1,5 +1,7 @@
-"""Float operators that can be computed a few rows of a map at a time, and operators whose bytes need not move. Integer
-operators are in int8/rows.py. The bytes of a Concat may be its inputs', and those of a Slice a run of its input.
+"""Float operators that can be computed a few rows of a map at a time, and operators whose bytes need not move.
+
+Integer operators are in int8/rows.py. The bytes of a Concat may be its inputs', and those of a Slice a run of its
+input.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from tinytrain_compile.ir.types import Node, Value
 @dataclass(frozen=True)
 class RowSum:
     """An update that sums over rows: `add` adds one row of its maps to `total`, `apply` makes the results from the
-    total. total: int32, begins as 0. add: a node on maps of one row each. apply: a node with the update's results.
+    total.
+
+    total: int32, begins as 0. add: a node on maps of one row each. apply: a node with the update's results.
     """
 
     total: Value

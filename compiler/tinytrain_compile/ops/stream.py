@@ -1,5 +1,6 @@
-"""Streams: a few layers computed row by row, so that the large maps between them are never in memory whole. To the
-planner a stream is one node. It computes what its inner nodes compute, one after the other.
+"""Streams: a few layers computed row by row, so that the large maps between them are never in memory whole.
+
+To the planner a stream is one node. It computes what its inner nodes compute, one after the other.
 """
 
 from __future__ import annotations

@@ -12,10 +12,11 @@ LOW_REGISTERS = 8
 
 @dataclass(frozen=True)
 class InstructionSet:
-    """Instructions of the core that the number format of the network allows. int_vectors: vectors of integers (Helium).
-    float_vectors: of float32, which treat denormals as 0. float_pairs: multiply-adds read neighbours in memory as
-    pairs, see printing/float_pairs.py. dsp: two products of int16 are one instruction. gpr: general registers that
-    plain code can use. dual_issue: as in Features.
+    """Instructions of the core that the number format of the network allows.
+
+    int_vectors: vectors of integers (Helium). float_vectors: of float32, which treat denormals as 0. float_pairs:
+    multiply-adds read neighbours in memory as pairs, see printing/float_pairs.py. dsp: two products of int16 are one
+    instruction. gpr: general registers that plain code can use. dual_issue: as in Features.
     """
 
     fpu: bool = True
@@ -30,11 +31,13 @@ class InstructionSet:
 @dataclass(frozen=True)
 class CodeStyle:
     """Trade-offs between speed and size of code. small: compiled with -Os, and shared by layers that differ only in
-    their numbers. pair_steps: most steps of four products in a turn of a product's innermost loop. row_calls: most
-    helper calls per sum in a turn of a dense convolution's. unrolled_rows: kernels of at most this height have the loop
-    over their rows unrolled. unroll_moves: loops that move data are unrolled. ragged_tiles: float products whose
-    operands are neighbours along a tile's long side may peel the last tile, and phases without taps have code of their
-    own. vector_terms: most multiply-adds in a turn of the innermost loop of a float matrix-vector product.
+    their numbers.
+
+    pair_steps: most steps of four products in a turn of a product's innermost loop. row_calls: most helper calls per
+    sum in a turn of a dense convolution's. unrolled_rows: kernels of at most this height have the loop over their rows
+    unrolled. unroll_moves: loops that move data are unrolled. ragged_tiles: float products whose operands are
+    neighbours along a tile's long side may peel the last tile, and phases without taps have code of their own.
+    vector_terms: most multiply-adds in a turn of the innermost loop of a float matrix-vector product.
     """
 
     small: bool = False

@@ -1,4 +1,4 @@
-"""Dense convolutions and their data gradients: what the taps of a few output pixels read is copied to scratch once.
+"""Dense convolutions and their data gradients: the elements under the taps of a few output pixels are copied once.
 
 Neighbouring pixels share most of it. A strided data gradient is computed phase by phase: interleaved images, each a
 convolution with stride 1 and the taps that reach it.
@@ -30,10 +30,10 @@ from tinytrain_compile.ops.conv_form import Patch, Reach
 
 @dataclass(frozen=True)
 class PatchForm:
-    """Output shape and register tile (pixels, channels); how it is looped.
+    """Output shape, register tile (pixels, channels), and form of the loops.
 
-    copies: what the taps of a tile's pixels read is copied to scratch first. peel: the weight lies in two parts.
-    runs: what a row of taps reads of the weight, too, are neighbours in memory. apart: every phase has code of its own.
+    copies: the elements under the taps of a tile's pixels are copied to scratch first. peel: the weight is in two
+    parts. runs: a row of taps reads neighbours in memory from the weight too. apart: every phase has code of its own.
     lanes: a tile's channels are vectors. turn: see tile_reduction.
     """
 
@@ -60,8 +60,8 @@ def patch_conv(
     """Compute out[n,y,x,o] = finish(sum over taps and channels of widen(element) * weight(o, tap row, tap column,
     channel)).
 
-    element(n, row, column, channel): of what is read. schedule(sch, pixels of a tile): another one than _schedule.
-    row_exists(row): another test than whether it lies within patch.rows.
+    element(n, row, column, channel): element of the image. schedule(sch, pixels of a tile): replaces _schedule.
+    row_exists(row): replaces the test whether the row is within patch.rows.
     """
     rows, columns, channels = patch.rows, patch.columns, patch.channels
     count, height, width, out_c = form.shape[0], _height(patch, form), patch.width, form.shape[3]
@@ -94,7 +94,7 @@ def patch_conv(
 
 
 def _height(patch: Patch, form: PatchForm) -> Index:
-    """Return the rows of a phase; a number that a call says is of all rows, since there are no phases then."""
+    """Return the rows of a phase; a variable number counts all rows, since there are no phases then."""
     height = form.shape[1]
     return height // patch.rows.phases if isinstance(height, int) else height
 
@@ -106,8 +106,8 @@ def _copied(
     element: Load,
     row_exists: Callable[[Expr], Expr] | None,
 ) -> te.Tensor:
-    """Return what the taps of tiles of `across` pixels read. images: their number, and rows of each; row_exists: as
-    above."""
+    """Return the copy for tiles of `across` pixels. images: their number, and rows of each; row_exists: as in
+    patch_conv."""
     rows, columns, (count, height) = patch.rows, patch.columns, images
 
     def copied(b: Expr, y: Expr, x: Expr, i: Expr, j: Expr, k: Expr) -> Expr:
@@ -138,7 +138,7 @@ def _schedule(sch: s_tir.Schedule, form: PatchForm, across: int, fuse: bool) -> 
 
 
 def _inside(reach: Reach, tile: int, positions: int, place: Expr) -> tuple[Expr, list[Expr]]:
-    """Return (element at a place, what has to hold for it to exist)."""
+    """Return (element at a place, conditions for it to exist)."""
     before, behind = reach.within(tile, positions)
     tests = [test for test, known in ((place >= 0, before), (place < reach.extent * reach.holes, behind)) if not known]
     if reach.holes == 1:

@@ -1,6 +1,6 @@
-"""The table of kernels for a few rows of a map at a time: a call says how many, and where those lie that they read.
+"""The table of kernels for a few rows of a map at a time; a call passes their number, and the places of rows to read.
 
-What they compute is what the kernel of the whole map does, to the byte. `lower/streams/` makes functions of them.
+Results equal those of the kernel of the whole map, to the byte. `lower/streams/` makes functions of them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from tinytrain_compile.lower.kernels.context import KernelContext
 
 
 class NoRowsError(ValueError):
-    """An operator, or this form of it, has no kernel for a few rows."""
+    """Raised if an operator, or this form of it, has no kernel for a few rows."""
 
 
 @dataclass(frozen=True)
 class Windows:
-    """What the rows of a call read. sources: for every row of the table of the whole map, the row of the image, or -1.
+    """Rows of the image that the rows of a map read. sources: for each row of the whole map's table, the image row, or
+    -1.
 
     step: rows of the table from one row of the map to the next; reach: rows of the table for one row of the map.
     """
@@ -34,11 +35,11 @@ class Windows:
 
 @dataclass(frozen=True)
 class RowBlockSpec:
-    """kernel: of `count` rows. maps: the inputs that are given from the first of these rows on.
+    """kernel: of `count` rows. maps: the inputs that are passed from the first of these rows on.
 
-    rows: of the whole map (of each phase of a strided data gradient). windows: None where a row needs its own alone;
-    else the first of maps is given whole, and the last placeholder is the table that says where its rows begin.
-    in_place: whether the rows that are written may be those that are read.
+    rows: of the whole map (of each phase of a strided data gradient). windows: None if a row reads only its own row;
+    else the first of maps is passed whole, and the last placeholder is the table of its rows' beginnings. in_place:
+    whether the rows written may be those read.
     """
 
     kernel: KernelSpec
@@ -50,7 +51,7 @@ class RowBlockSpec:
 
 
 RowRule = Callable[[Node, KernelContext, Var], RowBlockSpec]
-"""(node, context, number of rows of a call) -> how these are computed. Errors: NoRowsError."""
+"""(node, context, number of rows of a call) -> kernel of these rows. Errors: NoRowsError."""
 ROW_KERNELS: dict[str, RowRule] = {}
 
 
@@ -75,12 +76,12 @@ def row_block_spec(node: Node, context: KernelContext) -> RowBlockSpec:
 
 
 def with_table(spec: KernelSpec, table: te.Tensor) -> KernelSpec:
-    """Return a kernel with the table of where rows begin as its last operand."""
+    """Return a kernel with the table of the rows' beginnings as its last operand."""
     return replace(spec, inputs=[*spec.inputs, table])
 
 
 def few_rows(node: Node, count: Expr) -> Node:
-    """Return the node with `count` rows, a variable: rules that only multiply extents do not notice."""
+    """Return the node with `count` rows, a variable: rules that only multiply extents accept it."""
     whole = node.outputs[0].shape
 
     def few(value: Value) -> Value:
@@ -91,7 +92,7 @@ def few_rows(node: Node, count: Expr) -> Node:
 
 
 class RowImage:
-    """The image of a call: rows that windows see, counted from the first of the call's, found through a table.
+    """The image of a call: rows under windows, counted from the call's first, found through a table.
 
     flat, row_at: the placeholders. It is read like a tensor (n, row, column, channel).
     """
@@ -114,8 +115,8 @@ class RowImage:
 
 
 def windows_of(rows: int, height: int, reach: int, step: int, pad: int, apart: int = 1) -> Windows:
-    """Return what `rows` rows of a result read of a map of this height, of whose rows each lies at the `apart`-th
-    place."""
+    """Return the rows that `rows` rows of a result read from a map of this height, whose rows are `apart` places
+    apart."""
     places = (place - pad for place in range((rows - 1) * step + reach))
     found = (place // apart if 0 <= place < height * apart and place % apart == 0 else -1 for place in places)
     return Windows(tuple(found), step, reach)

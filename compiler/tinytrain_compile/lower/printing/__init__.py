@@ -1,1 +1,1 @@
-"""From lowered TIR to C text."""
+"""Printers of lowered TIR as C text."""

@@ -1,4 +1,4 @@
-"""C as text: expressions with their precedence, statements, and where internal buffers are in scratch."""
+"""C as text: expressions with their precedence, statements, and places of internal buffers in scratch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BINARY = {
     "Mul": ("*", 12),
     "Div": ("/", 12),
     "Mod": ("%", 12),
-    "FloorDiv": ("/", 12),  # operands are never negative where these survive simplification: asserted by kernels' tests
+    "FloorDiv": ("/", 12),  # operands are never negative if these survive simplification: kernels' tests assert it
     "FloorMod": ("%", 12),
     "Add": ("+", 11),
     "Sub": ("-", 11),
@@ -100,7 +100,7 @@ def float_literal(value: float) -> str:
 # A small tree of C statements, and the clean-ups that make generated loops short: merged and hoisted conditions.
 
 ZERO_LANES = "{0}"
-"""An initializer of a vector, all lanes."""
+"""Initializer of all lanes of a vector."""
 
 
 @dataclass
@@ -112,7 +112,7 @@ class Line:
 
 @dataclass
 class Declaration:
-    """Register variables of one type. zero: what they begin with where only a condition sets them."""
+    """Register variables of one type. zero: their initial value if only a condition sets them."""
 
     ctype: str
     names: list[str]
@@ -132,7 +132,7 @@ class Loop:
 
 @dataclass(frozen=True)
 class Limit:
-    """Where a condition begins to hold for a loop's variable (low), or ends to."""
+    """Bound of the loop variables for which a condition holds: the first one (low), or the end."""
 
     low: bool
     text: str
@@ -140,10 +140,10 @@ class Limit:
 
 @dataclass(frozen=True)
 class Test:
-    """A condition, alone and as a part of several; `stable`: it reads nothing but loop variables, so that it may be
-    merged and hoisted.
+    """A condition, alone and as a part of several; `stable`: it reads only loop variables, so it may be merged and
+    hoisted.
 
-    limits: loop variable -> the numbers that it stands for, if they are all below or all above one.
+    limits: loop variable -> its range, if that is all numbers below or all above one.
     """
 
     text: str
@@ -155,7 +155,7 @@ class Test:
 
 @dataclass
 class If:
-    """What all tests have to let pass."""
+    """Statements that run if all tests hold, and those that run otherwise."""
 
     tests: tuple[Test, ...]
     body: list[Statement]
@@ -168,7 +168,7 @@ class If:
 
     @property
     def stable(self) -> bool:
-        """Whether the condition reads nothing but loop variables."""
+        """True if the condition reads only loop variables."""
         return all(test.stable for test in self.tests)
 
 
@@ -178,7 +178,7 @@ _WORD = re.compile(r"\w+")
 
 
 def initialised(body: list[Statement]) -> list[Statement]:
-    """Declare register variables in front of their first use, with the values assigned there, six to a line."""
+    """Declare register variables before their first use, with the values assigned there, six to a line."""
     result: list[Statement] = []
     position = 0
     body = _late(body)
@@ -218,9 +218,9 @@ def _late(body: list[Statement]) -> list[Statement]:
 
 
 def _conditional(name: str, body: list[Statement]) -> bool:
-    """Tell whether the first statement that sets a variable is one of an If without another way.
+    """Tell whether the first statement that sets a variable is in an If without an else.
 
-    A compiler cannot always tell that the same condition holds where it is read.
+    A compiler cannot always see that the same condition holds where the variable is read.
     """
     first = next((statement for statement in body if _sets(name, statement)), None)
     return isinstance(first, If) and not first.otherwise
@@ -280,7 +280,7 @@ def _tidy_one(statement: Statement) -> Statement:
 
 
 def _narrowed(loop: Loop, inner: If) -> Statement:
-    """Return a loop that does nothing where tests fail, without those: they bound it, or do not depend on it."""
+    """Return a loop without the tests of its body: they become its bounds, or conditions outside it."""
     outer = tuple(test for test in inner.tests if loop.var not in test.variables)
     own = [test for test in inner.tests if loop.var in test.variables]
     for limit in dict.fromkeys(test.limits[loop.var] for test in own if loop.var in test.limits):
@@ -294,7 +294,7 @@ def _narrowed(loop: Loop, inner: If) -> Statement:
 
 
 def _one_of(a: str, sign: str, b: str) -> str:
-    """Return the larger or the smaller of two, known if they are numbers."""
+    """Return the larger (">") or smaller of two, as a number if both are numbers."""
     if a.isdecimal() and b.isdecimal():
         return str(max(int(a), int(b)) if sign == ">" else min(int(a), int(b)))
     return f"({a} {sign} {b} ? {a} : {b})"
@@ -325,16 +325,16 @@ def render(body: list[Statement], depth: int = 1) -> Iterator[str]:
 
 
 # ---- scratch ---------------------------------------------------------------------------------------------------------
-# Where those internal buffers of a kernel lie that do not become registers: one after the other in scratch.
+# Places in scratch of a kernel's internal buffers that do not become registers: one after the other.
 
 _ALIGNMENT = 8
-"""Alignment of each buffer, for any type that scratch holds: an int64 has the largest."""
+"""Alignment of each buffer in bytes, for any type in scratch: that of int64, the largest."""
 
 
 class Scratch:
     """Places of buffers by name; the peeled end of a loop has a copy of a buffer in the same place.
 
-    size_bytes: of all; dtype: the element type of the first, which the parameter has, "" if there are none.
+    size_bytes: of all; dtype: element type of the first buffer and of the parameter, "" if there are none.
     """
 
     def __init__(self, buffers: Iterable[Buffer]) -> None:
@@ -361,17 +361,17 @@ class Scratch:
         return name if len(self._places) > 1 else "scratch"
 
     def parameter(self) -> list[str]:
-        """Return its declaration, if there is any."""
+        """Return the declaration of scratch, if there is any."""
         return [f"{C_TYPES[self.dtype]} *restrict scratch"] if self.dtype else []
 
     def pointers(self, used: Container[str] | None) -> list[str]:
-        """Return C statements: where several buffers begin; used: by a part of the function (None: by all)."""
+        """Return C declarations of pointers to several buffers; used: by a part of the function (None: by all)."""
         if len(self._places) < 2:
             return []
         return [self._pointer(name, at) for name, at in self._places.items() if used is None or name in used]
 
     def _pointer(self, name: str, at: int) -> str:
-        """Return the declaration of a pointer to a buffer; one of another type than the parameter's is cast to it."""
+        """Return the declaration of a pointer to a buffer, with a cast if its type is not the parameter's."""
         kind, elements_before = C_TYPES[self._dtypes[name]], at // np.dtype(self.dtype).itemsize
         place = f"scratch + {elements_before}" if at else "scratch"
         cast = "" if self._dtypes[name] == self.dtype else f"({kind} *)(void *)"

@@ -1,7 +1,7 @@
 """Prints the multiply-adds of a register tile on pairs of floats: neighbours in memory are one load (tt_float_pairs.h).
 
 A tile's sums stand one after the other in unrolled code. Two neighbours that they read, along the tile or along the
-sum, are loaded as a pair, and each multiply-add names the half that it means. Values and their order stay the same.
+sum, are loaded as a pair, and each multiply-add names its half. Values and their order stay the same.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ class _Half:
 
 @dataclass
 class _Pair:
-    """Two neighbours in memory: where the first lies, and the name of the variable once it is loaded."""
+    """Two neighbours in memory: the place of the first, and the name of the variable once it is loaded."""
 
     place: ir.TensorLoad
     name: str = ""
 
 
 class PairPrinter(Printer):
-    """Also prints runs of multiply-adds on pairs, and loops of an optimizer as calls."""
+    """A printer that also prints runs of multiply-adds on pairs, and loops of an optimizer as calls."""
 
     _halves: Mapping[str, _Half] = MappingProxyType({})
-    """Text of an element -> the pair that it is a half of, in the run that is being printed."""
+    """Text of an element -> its half of a pair, in the run being printed."""
 
     def _body(self, node: Stmt) -> list[Statement]:
         if isinstance(node, tirx.For) and self._fuse:
@@ -67,7 +67,7 @@ class PairPrinter(Printer):
         return found + self._paired(run)
 
     def _parts(self, item: Stmt) -> tuple[tirx.BufferStore, tirx.Mul, str] | None:
-        """Return (itself, product, text of the condition under which it is added) of what adds to a register's sum."""
+        """Return (statement, product, text of its condition) of a statement that adds to a register's sum."""
         if not isinstance(item, tirx.BufferStore) or self._root(item.buffer) not in self._scalars:
             return None
         value = item.value
@@ -99,7 +99,8 @@ class PairPrinter(Printer):
         return statements
 
     def _pairs(self, loads: Mapping[str, ir.TensorLoad]) -> dict[str, _Half]:
-        """Return which elements (by their text) are read as halves of pairs: every element is in one pair at most."""
+        """Return the elements (by their text) that are read as halves of pairs; every element is in at most one
+        pair."""
         groups: list[
             tuple[ir.TensorLoad, dict[int, str]]
         ] = []  # elements of a buffer at known distances from the first
@@ -125,7 +126,7 @@ class PairPrinter(Printer):
         return self._element(load.source, load.indices[0])
 
     def _loaded(self, factor: ir.Expr) -> list[str]:
-        """Return the statement that loads the pair which the factor is a half of, if this is its first use."""
+        """Return the statement that loads the pair of a factor, if this is its first use."""
         half = self._half(factor)
         if half is None or half.pair.name:
             return []
@@ -153,6 +154,6 @@ class PairPrinter(Printer):
 
 
 def _distance(load: ir.TensorLoad, first: ir.TensorLoad) -> int | None:
-    """Return how many elements a load lies behind another, if that is the same in every turn of every loop."""
+    """Return the number of elements from one load to another, if it is the same in every turn of every loop."""
     found = sym.Analyzer().simplify(load.indices[0] - first.indices[0])
     return int(found) if isinstance(found, tirx.IntImm) else None

@@ -1,8 +1,8 @@
-"""Prints loops over four float32 lanes as straight C on vectors: the helpers named _f32x4 in tt_mve_float.h.
+"""Printing of loops over four float32 lanes as straight C on vectors: the helpers named _f32x4 in tt_mve_float.h.
 
-A loop over lanes may end in the middle of a vector (`if (first + lane < extent)`): then its loads and stores touch the
-lanes that are left, and its arithmetic has zeros in the others. Neighbours in memory are one load, equal distances are
-a gather, and what all lanes share stays a scalar until an operation needs it four times.
+A loop over lanes may end in the middle of a vector (`if (first + lane < extent)`): then its loads and stores access
+only the remaining lanes, and its arithmetic has zeros in the others. Neighbours in memory are one load, equal distances
+are a gather, and a value shared by all lanes stays a scalar until an operation needs a vector.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _KEPT = "tt_kept_f32x4"
 
 
 class FloatVectorPrinter(IntVectorPrinter):
-    """Also prints loops over lanes of float32."""
+    """A printer that also prints loops over lanes of float32."""
 
-    _live: int = LANES  # lanes of the loop that is being printed that exist
+    _live: int = LANES  # existing lanes of the loop being printed
 
     # ---- register tiles -----------------------------------------------------------------------------------------
 
@@ -54,7 +54,7 @@ class FloatVectorPrinter(IntVectorPrinter):
         return body
 
     def _bound(self, condition: ir.Expr) -> int:
-        """Return how many lanes are below the end of their axis."""
+        """Return the number of lanes below the end of their axis."""
         if is_call(condition, "likely"):
             condition = condition.args[0]
         if not isinstance(condition, tirx.LT) or not isinstance(condition.b, tirx.IntImm):
@@ -177,5 +177,5 @@ def _lanes(text: str) -> Expr:
 
 
 def _four(expr: Expr) -> str:
-    """Return an operand that has to be a vector."""
+    """Return an operand as a vector."""
     return expr.text if LANE in expr.variables else f"tt_all_f32x4({expr.text})"

@@ -1,8 +1,9 @@
-"""Prints loops over four lanes (TIR's vectorised loops) as straight C on vectors: the helpers named _x4 in tt_mve.h.
+"""Printing of loops over four lanes (TIR's vectorised loops) as straight C on vectors: the helpers named _x4 in
+tt_mve.h.
 
-Within such a loop an expression is either the same for all lanes, and printed as anywhere else, or a vector of four
-int32: bytes are widened where they are loaded. An internal buffer that only lane loops fill is a vector variable; one
-that others fill (sums of products) is scalars, which are put together.
+Within such a loop an expression is either the same for all lanes, and printed as usual, or a vector of four int32;
+loads widen bytes. An internal buffer that only lane loops fill is a vector variable; one that others fill (sums of
+products) is scalars, which are assembled into vectors.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from tinytrain_compile.lower.tir_walk import Tir, addressed, children, helper_na
 
 VECTOR = "tt_i32x4"
 LANE, WHICH = "lane", "which lane"
-"""Stand among an expression's variables: it differs from lane to lane; it has the number of the lane itself in it."""
+"""Marks among an expression's variables: it differs from lane to lane; it contains the number of the lane."""
 _LOADS = {"int8": "tt_load8_x4", "int16": "tt_load16_x4", "int32": "tt_load32_x4"}
 _STORES = {("int8", 1): "tt_store8_x4", ("int32", 1): "tt_store32_x4"}
 
 
 class IntVectorPrinter(Printer):
-    """Also prints loops over lanes."""
+    """A printer that also prints loops over lanes."""
 
     def __init__(
         self,
@@ -41,9 +42,9 @@ class IntVectorPrinter(Printer):
         loops: LoopNames | None = None,
     ) -> None:
         self._turn = 0  # which lane an index is printed for
-        self._lane: ir.Var | None = None  # the variable of the loop over lanes that is being looked at
-        self._laned: dict[Buffer, set[int]] = {}  # internal buffer -> first elements of the vectors that it is read as
-        self._single: set[Buffer] = set()  # what is not only filled by loops over lanes
+        self._lane: ir.Var | None = None  # the variable of the current loop over lanes
+        self._laned: dict[Buffer, set[int]] = {}  # internal buffer -> first elements of vectors read from it
+        self._single: set[Buffer] = set()  # buffers that other loops fill too
         super().__init__(function, parameters, same, fuse, unroll_moves, loops)
 
     # ---- finding out what is a vector ---------------------------------------------------------------------------
@@ -83,7 +84,7 @@ class IntVectorPrinter(Printer):
         super()._survey_helper(node)
 
     def _is_tile(self, buffer: Buffer, index: ir.Expr) -> bool:
-        """Tell whether this index goes from lane to lane through an internal buffer in registers."""
+        """Tell whether this index of an internal buffer in registers differs from lane to lane."""
         return buffer in self._allocated and buffer.scope() == "local" and self._along(index)[0] != 0
 
     def _is_vector(self, buffer: Buffer) -> bool:
@@ -116,7 +117,7 @@ class IntVectorPrinter(Printer):
             return self._body(node.body)
 
     def _moved(self, loop: tirx.For) -> Statement | None:
-        """Return a loop that fills scratch with bytes of a row or a column, as one call; None if it is another."""
+        """Return a loop that fills scratch with bytes of a row or a column as one call; None for other loops."""
         store = loop.body
         if not (isinstance(store, tirx.BufferStore) and isinstance(loop.extent, tirx.IntImm)) or str(loop.min) != "0":
             return None
@@ -166,7 +167,7 @@ class IntVectorPrinter(Printer):
         return lanes | super()._constant_indices(buffer)
 
     def _inside(self, node: Tir) -> list[Tir]:
-        """Return what lies below a statement; nothing below a loop over lanes, which _survey has been through."""
+        """Return the children of a statement; none of a loop over lanes, which _survey has visited."""
         return [] if _is_lanes(node) else children(node)
 
     def _store(self, node: tirx.BufferStore) -> Statement:
@@ -190,7 +191,7 @@ class IntVectorPrinter(Printer):
     # ---- expressions --------------------------------------------------------------------------------------------
 
     def _element(self, buffer: Buffer, index: ir.Expr) -> str:
-        """Return one lane of a vector, or as anywhere else."""
+        """Return one lane of a vector, or the usual text."""
         root = self._root(buffer)
         if self._lane is not None or not self._is_vector(root):
             return super()._element(buffer, index)
@@ -203,7 +204,7 @@ class IntVectorPrinter(Printer):
         return step, f"&{self._name(self._root(buffer))}[{self._expr(first).text}]"
 
     def _vector(self, node: ir.Expr) -> str:
-        """Return an operand that has to be a vector; true is all bits."""
+        """Return an operand as a vector; true is all bits."""
         if isinstance(node, tirx.IntImm) and dtype_of(node) == "bool":
             return f"tt_all({-int(node)})"
         expr = self._expr(node)
@@ -224,7 +225,8 @@ class IntVectorPrinter(Printer):
         return super()._expr(node)
 
     def _operands(self, symbol: str, left: ir.Expr, right: ir.Expr) -> tuple[Expr, Expr]:
-        """Make a vector of a number beside one by tt_all, so that GCC 12 does not see it (see TT_UNSEEN)."""
+        """Return both operands; a number beside a vector becomes one by tt_all, which hides it from GCC 12 (see
+        TT_UNSEEN)."""
         pair = super()._operands(symbol, left, right)
         varying = pair[0].variables | pair[1].variables
         if self._lane is None or symbol not in ("+", "-", "*") or LANE not in varying or WHICH in varying:
@@ -262,7 +264,7 @@ class IntVectorPrinter(Printer):
         return None
 
     def _sum(self, addend: ir.Expr, term: ir.Expr, whole: ir.Expr) -> Expr:
-        """Return a product with what all lanes share is added by one instruction."""
+        """Return a sum; one instruction adds a product with a value shared by all lanes."""
         if self._lane is not None and isinstance(term, tirx.Mul) and dtype_of(whole) == "int32":
             a, b = self._expr(term.a), self._expr(term.b)
             if LANE in b.variables:
@@ -273,7 +275,7 @@ class IntVectorPrinter(Printer):
         return super()._sum(addend, term, whole)
 
     def _each(self, node: ir.Expr) -> str:
-        """Return an operand of every lane by itself."""
+        """Return the operand of each lane separately."""
         texts: list[str] = []
         for self._turn in range(LANES):
             texts.append(self._scalar(node).text)
@@ -303,7 +305,7 @@ class IntVectorPrinter(Printer):
 
 
 def _shifts(symbol: str, number: tirx.IntImm) -> bool:
-    """Tell whether multiplying by this number is a shift of a vector, which takes the number as it is."""
+    """Tell whether multiplying by this number is a shift of a vector, which can use the plain number."""
     value = int(number)
     return symbol == "*" and value > 0 and value & (value - 1) == 0
 

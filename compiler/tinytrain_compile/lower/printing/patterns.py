@@ -1,4 +1,4 @@
-"""Patterns of TIR that become other C than each of their nodes would: tests of conditions, runs and rows of tiles."""
+"""Patterns of TIR that are printed as a whole: tests of conditions, runs and rows of tiles."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tinytrain_compile.lower.tir_walk import addressed, helper_name, is_call, is
 from tinytrain_compile.ops.int8.tiles import MOST_BLOCKS
 
 # ---- tests of conditions ---------------------------------------------------------------------------------------------
-# Conditions of TIR as C tests, each with what it says of a loop's variable: where the loop may begin or has to end.
+# Conditions of TIR as C tests, each with the bound of a loop's variable at which the loop may begin or must end.
 
 Print = Callable[[ir.Expr], Expr]
 _AND = BINARY["And"][1]
@@ -36,7 +36,7 @@ def _limits(condition: ir.Expr, expr: Print) -> Iterator[tuple[str, Limit]]:
         found = sym.detect_linear_equation(difference, [var])
         if found and isinstance(found[0], tirx.IntImm) and int(found[0]):
             factor, rest = int(found[0]), found[1]
-            # C rounds to 0: of a negative place that is not above 0, where no loop begins or goes on.
+            # C rounds towards 0: a negative place gives at most 0, at which no loop begins or continues.
             place = factor - 1 - rest if factor > 0 else rest - factor
             place = tirx.Div(place, tirx.const(abs(factor), "int32")) if abs(factor) > 1 else place
             text = expr(sym.Analyzer().simplify(place))
@@ -44,7 +44,7 @@ def _limits(condition: ir.Expr, expr: Print) -> Iterator[tuple[str, Limit]]:
 
 
 def _not_negative(condition: ir.Expr) -> ir.Expr | None:
-    """Return an integer that is not negative where the comparison holds; None: no comparison of integers."""
+    """Return an integer that is not negative if and only if the comparison holds; None unless it compares integers."""
     if not isinstance(condition, tirx.LT | tirx.LE | tirx.GT | tirx.GE) or "int" not in dtype_of(condition.a):
         return None
     below = isinstance(condition, tirx.LT | tirx.LE)
@@ -54,16 +54,16 @@ def _not_negative(condition: ir.Expr) -> ir.Expr | None:
 
 # ---- runs of weights -------------------------------------------------------------------------------------------------
 # A loop that moves neighbouring weights by their gradients is one call of a helper, which loads eight at a time. The
-# helpers (tt_sgd and its kind in tt_float_pairs.h) do to every element what the loop does to it, in the same order.
+# helpers (tt_sgd and its relatives in tt_float_pairs.h) do the same to every element, in the same order.
 
 LEAST = 16
-"""Elements of a loop below which a call does not pay."""
+"""Fewest elements of a loop for which a call pays off."""
 Element = Callable[[Buffer, ir.Expr], str]
 """(buffer, index) -> C of the element"""
 
 
 def moved_run(loop: tirx.For, element: Element, expr: Callable[[ir.Expr], Expr]) -> str | None:
-    """Return the call that does what a loop does; None if the loop is another one."""
+    """Return the call equivalent to a loop; None for other loops."""
     store = loop.body
     if not isinstance(store, tirx.BufferStore) or str(store.buffer.dtype) != "float32":
         return None
@@ -87,7 +87,7 @@ def moved_run(loop: tirx.For, element: Element, expr: Callable[[ir.Expr], Expr])
 
 
 def _moved(value: ir.Expr, weight: str, element: Element) -> tuple[str, ir.TensorLoad, list[ir.Expr]] | None:
-    """Return (helper, the gradient's element, numbers that are the same for all) of what a weight becomes."""
+    """Return (helper, the gradient's element, numbers that are the same for all) of a weight's new value."""
     if not isinstance(value, tirx.Add | tirx.Sub) or not _is_element(value.a, weight, element):
         return None
     if isinstance(value, tirx.Add):
@@ -111,7 +111,7 @@ def _is_element(value: ir.Expr, text: str, element: Element) -> bool:
 
 
 def _begin(buffer: Buffer, index: ir.Expr, loop: tirx.For, element: Element) -> str | None:
-    """Return where the first element lies, if they are neighbours."""
+    """Return the address of the first element, if elements are neighbours."""
     parts = sym.detect_linear_equation(index, [loop.loop_var])
     if len(parts) == 0 or not isinstance(parts[0], tirx.IntImm) or int(parts[0]) != 1:
         return None
@@ -119,8 +119,8 @@ def _begin(buffer: Buffer, index: ir.Expr, loop: tirx.For, element: Element) -> 
 
 
 # ---- rows of tiles ---------------------------------------------------------------------------------------------------
-# A loop over tiles of which one helper call computes the sums and another one their ends is one call of both. That
-# call keeps in registers what would be loaded anew for every tile (tt_dsp_tiles.h).
+# A loop over tiles in which one helper call computes the sums and another one their ends becomes one call. That call
+# keeps in registers what would be loaded again for every tile (tt_dsp_tiles.h).
 
 _WIDENED = 4
 """Elements that tt_widen_column moves at a time."""
@@ -129,7 +129,7 @@ _SUMS, _TERMS, _TILE, _WORDS = 4, 8, 2, 6
 
 
 def in_one_call(loop: tirx.For, element: Element, expr: Callable[[ir.Expr], Expr]) -> Statement | None:
-    """Return the call of a helper that does what a loop does, if there is one."""
+    """Return the helper call equivalent to a loop, if there is one."""
     if (moved := widened_column(loop, element)) is not None:
         return If(tests_of(moved[0], expr), [Line(moved[1])], [Line(moved[2])])
     call = row_of_tiles(loop, element) or kept_ends(loop, element)
@@ -137,7 +137,7 @@ def in_one_call(loop: tirx.For, element: Element, expr: Callable[[ir.Expr], Expr
 
 
 def kept_ends(loop: tirx.For, element: Element) -> str | None:
-    """Return the call that puts into scratch what ends of sums read of a channel: bias, tt_factor, minus the shift."""
+    """Return the call that stores a channel's numbers for ends of sums in scratch: bias, tt_factor, minus the shift."""
     parts = loop.body.seq if isinstance(loop.body, tirx.SeqStmt) else ()
     stores = [part for part in parts if isinstance(part, tirx.BufferStore)]
     if not len(stores) == len(parts) == _WORDS // 2 or not _is(loop.min, 0):
@@ -163,7 +163,7 @@ def kept_ends(loop: tirx.For, element: Element) -> str | None:
 def widened_column(loop: tirx.For, element: Element) -> tuple[ir.Expr, str, str] | None:
     """Return (condition, call if it holds, call if not) of a loop that widens int8, or stores zeros.
 
-    None if the loop is another one.
+    None for other loops.
     """
     store, var = loop.body, loop.loop_var
     if not isinstance(store, tirx.BufferStore) or not is_call(store.value, "if_then_else") or not _is(loop.min, 0):
@@ -186,9 +186,9 @@ def widened_column(loop: tirx.For, element: Element) -> tuple[ir.Expr, str, str]
 
 
 def row_of_tiles(loop: tirx.For, element: Element) -> str | None:
-    """Return the call that computes what the loop does.
+    """Return the call equivalent to a loop over a row of tiles.
 
-    None if the loop is another one. element: C of a buffer's element.
+    None for other loops. element: C of a buffer's element.
     """
     calls = _calls(loop.body)
     if calls is None or not _is(loop.min, 0) or not isinstance(loop.extent, tirx.IntImm):
@@ -212,7 +212,7 @@ def row_of_tiles(loop: tirx.For, element: Element) -> str | None:
 
 
 def _place(operand: ir.Call, var: ir.Var, step: int, element: Element) -> str | None:
-    """Return where an operand begins for the first tile, if it is `step` elements further on for each next one."""
+    """Return an operand's address for the first tile, if it advances by `step` elements per tile."""
     load = addressed(operand)
     parts = sym.detect_linear_equation(load.indices[0], [var])
     if len(parts) == 0 or not _is(parts[0], step):
@@ -221,7 +221,7 @@ def _place(operand: ir.Call, var: ir.Var, step: int, element: Element) -> str | 
 
 
 def _calls(body: Stmt) -> list[ir.Call] | None:
-    """Return the two calls of helpers that are all of a loop's body, behind sums that begin with 0."""
+    """Return the two helper calls of a loop's body, if it has only these after sums that begin with 0."""
     if not isinstance(body, tirx.SeqStmt):
         return None
     parts = [part for part in body.seq if not isinstance(part, tirx.AllocBuffer)]

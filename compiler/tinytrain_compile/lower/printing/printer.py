@@ -1,9 +1,9 @@
-"""Prints a lowered TIR function as one plain C function: no runtime, no packed calls, register tiles as scalars.
+"""Printing of a lowered TIR function as one plain C function: no runtime, no packed calls, register tiles as scalars.
 
-* A multiply whose result is only added becomes TT_FMA, so that every core and the host round alike
+* A multiply whose result is only added becomes TT_FMA, so that every core and the host round the same
   (docs/contract.md, 7); without `fuse` it stays two operations, which numpy can repeat to the bit.
 * `acc = acc + (condition ? value : 0)` becomes `if (condition) acc = acc + value`: taps in the padding cost nothing.
-* An internal buffer that is indexed by constants only becomes scalars; a larger one becomes the scratch parameter.
+* An internal buffer indexed only by constants becomes scalars; a larger one becomes the scratch parameter.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ from tinytrain_compile.lower.tir_walk import (
 )
 
 _SCALAR_LIMIT = 64
-"""An internal buffer of more elements than this must be scratch: it would land on the stack."""
+"""Most elements of an internal buffer outside scratch: a larger one would end up on the stack."""
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One C parameter: its name, the TIR buffer behind it, and whether it may alias another parameter.
+    """One C parameter: its name, its TIR buffer, and whether it may alias another parameter.
 
-    fixed: tests of what it points to may be made before a loop.
+    fixed: tests of its contents may be made before a loop.
     """
 
     name: str
@@ -77,9 +77,10 @@ class Parameter:
 
 
 class Printer:
-    """Prints one function. `parameters`: of the PrimFunc, in order; `same`: output index -> the input it overwrites.
+    """Printer of one function. `parameters`: of the PrimFunc, in order; `same`: output index -> the input it
+    overwrites.
 
-    unroll_moves: mark loops that only move data, to be unrolled. loops: what they count.
+    unroll_moves: mark loops that only move data, to be unrolled. loops: names of loops.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class Printer:
         self._addressed: set[Buffer] = set()
         self._dynamic: set[Buffer] = set()
         self._allocated: list[Buffer] = []
-        self._elements: dict[Buffer, set[int]] = {}  # buffer -> the constants that it is indexed by
+        self._elements: dict[Buffer, set[int]] = {}  # buffer -> its constant indices
         self._survey(function.body)
         self.scratch = Scratch(filter(self._is_scratch, self._allocated))
         self._used.update(self.scratch.names)
@@ -129,7 +130,7 @@ class Printer:
         return self._names[var]
 
     def _fresh(self, base: str) -> str:
-        """Return a name that nothing else in the function has."""
+        """Return a name that is unique in the function."""
         name, count = base, 1
         while name in self._used:
             name, count = f"{base}_{count}", count + 1
@@ -156,7 +157,7 @@ class Printer:
             self._survey(child)
 
     def _survey_helper(self, node: ir.Call) -> None:
-        """Note that a helper may write through the addresses that it is given, unless it is known for what it does."""
+        """Note that a helper may write through its addresses, unless its effects are known."""
         name = helper_name(node)
         for place, argument in enumerate(node.args[1:]):
             if not is_call(argument, "address_of"):
@@ -176,7 +177,7 @@ class Printer:
 
     @property
     def addressed(self) -> set[int]:
-        """Parameters whose address is handed to a helper, which may write there."""
+        """Parameters whose address is passed to a helper, which may write there."""
         return {i for i, p in enumerate(self._parameters) if self._root(p.buffer) in self._addressed}
 
     # ---- the function -------------------------------------------------------------------------------------------
@@ -184,7 +185,8 @@ class Printer:
     def print(self, name: str, part: Stmt | None = None, counts: Sequence[ir.Var] = ()) -> tuple[str, str]:
         """Return (definition, declaration) of the C function.
 
-        part: of the function's body, with what it uses as parameters; counts: variables that are parameters as well.
+        part: of the function's body; only operands that it uses become parameters. counts: variables that are
+        parameters as well.
         """
         counted = [f"int32_t {self._name(count)}" for count in counts]
         body = tidy(self._body(self._function.body if part is None else part))
@@ -232,7 +234,7 @@ class Printer:
         raise NotImplementedError(f"TIR statement {kind_of(node)}")
 
     def _in_one_call(self, node: tirx.For) -> Statement | None:
-        """Return a loop that only moves data as one call; names that the attempt gave to its loops are free again."""
+        """Return a loop that only moves data as one call; free the names that a failed attempt gave to its loops."""
         used = set(self._used)
         call = in_one_call(node, self._element, self._expr) if self._unroll_moves else None
         if call is not None:
@@ -294,7 +296,7 @@ class Printer:
             self._names[buffer] = self.scratch.named(str(buffer.name))
             return []
         self._scalars[buffer] = True
-        # Only the elements that are used: a partitioned tail of a tile touches a part of it.
+        # Only elements that are used: the peeled end of a tile has a part of them.
         names = [self._register(buffer, i) for i in sorted(self._constant_indices(buffer))]
         return [Declaration(C_TYPES[str(buffer.dtype)], names)]
 
@@ -331,7 +333,7 @@ class Printer:
             text = float_literal(float(node.value))
             return Expr(text, UNARY if text.startswith("-") else ATOM)
         if type(node) is ir.Var:
-            # A variable without a name is that of a loop inside what is tried as one call.
+            # A variable without a name belongs to a loop inside an attempt at one call.
             name = self._name(node, "" if node in self._names else self._loops.of(node))
             return Expr(name, ATOM, frozenset([name]))
         if type(node) is ir.TensorLoad:
@@ -380,7 +382,7 @@ class Printer:
         return self._expr(left), self._expr(right)
 
     def _fused(self, node: ir.Expr) -> Expr | None:
-        """Return a + b*c as TT_FMA(b, c, a); the multiply is looked for on the right first, then on the left."""
+        """Return a + b*c as TT_FMA(b, c, a); it looks for the multiplication on the right first, then on the left."""
         if type(node) is not tirx.Add or not self._fuse:
             return None
         if type(node.b) is tirx.Mul:

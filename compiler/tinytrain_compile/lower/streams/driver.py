@@ -34,12 +34,12 @@ _TYPES = {
 
 
 class RowScratchError(ValueError):
-    """A kernel of rows needs more scratch than its stream has for it, or other rows."""
+    """Raised if a kernel of rows needs more scratch than its stream planned, or other rows."""
 
 
 @dataclass(frozen=True)
 class _Inner:
-    """An inner node, its kernel, and where that works; index: among the inner nodes."""
+    """An inner node and its kernel; index: among the inner nodes; work: offset of the kernel's memory in scratch."""
 
     index: int
     node: Node
@@ -49,7 +49,7 @@ class _Inner:
 
     @property
     def has_scratch(self) -> bool:
-        """Whether its calls take scratch: a sum lies there."""
+        """True if its calls need scratch; a sum is stored there."""
         return isinstance(self.kernel, SumKernel) or bool(self.kernel.scratch_dtype)
 
     @property
@@ -65,9 +65,9 @@ class _Inner:
 def stream_kernel(node: Node, name: str, context: KernelContext, fused: bool, whole: WholeKernel) -> Kernel:
     """Return the kernel of a stream: functions of inner nodes, calls as a table, and the function that makes them.
 
-    One with errors has a second function that computes the first `nodes` inner nodes, and applies sums only where that
-    is more than there are: for the step that finds exponents. One that may pause takes the calls that it is to make: it
-    counts from the table what those before them have done, so that nothing is kept between two of its pieces.
+    A stream with errors has a second function, for the step that finds exponents: it computes the first `nodes` inner
+    nodes, and applies sums only if `nodes` exceeds their number. A stream that may pause gets the range of calls to
+    make. It counts from the table the rows done by earlier calls, so that nothing is kept between two pieces.
     """
     attrs = attrs_of(node, StreamAttrs)
     inner = [_inner(attrs, index, name, context, fused, whole) for index in range(len(attrs.nodes))]
@@ -104,7 +104,7 @@ def _inner(
         return _Inner(index, node, form, lower_sum(form.sum, own, context, fused, whole), attrs.work[index])
     kernel = lower_rows(node, own, context, fused)
     windows = kernel.spec.windows
-    maps = () if node.op == LINES else kernel.spec.maps  # the caller's rows are no map
+    maps = () if node.op == LINES else kernel.spec.maps  # the caller's rows are not a map
     same = form is not None and form.maps == maps and form.windows == (windows is not None)
     if form is None or not same or kernel.scratch_bytes > form.scratch_bytes:
         planned = 0 if form is None else form.scratch_bytes
@@ -130,14 +130,14 @@ def _comment(attrs: StreamAttrs) -> str:
 
 @dataclass(frozen=True)
 class _Place:
-    """A value as C: the name of its first byte. slots: rows of a ring; 0: all rows lie there."""
+    """A value as C: the name of its first byte. slots: rows of a ring; 0: all rows are in memory."""
 
     name: str
     slots: int = 0
 
 
 def _places(node: Node, attrs: StreamAttrs) -> Mapping[str, _Place]:
-    """Return every value of the inner graph: operands by what their first reader calls them, results, rings."""
+    """Return every value of the inner graph: operands by their first reader's names, results, rings."""
     found: dict[str, _Place] = {}
     rings: dict[str, Ring] = {ring.name: ring for ring in attrs.rings}
     taken = {
@@ -222,7 +222,7 @@ def _body(
 
 
 def _behind(attrs: StreamAttrs, inner: Sequence[_Inner], places: Mapping[str, _Place], errors: bool) -> list[str]:
-    """Return what is done behind the last row: sums are applied."""
+    """Return the statements after the last row, which apply sums."""
     after = [f"{_sum_call(one, one.kernel.apply, places)};" for one in inner if isinstance(one.kernel, SumKernel)]
     conditions = [f"nodes > {len(inner)}"] if errors else []
     conditions += [f"end == {len(attrs.calls)}"] if attrs.pauses else []
@@ -232,7 +232,7 @@ def _behind(attrs: StreamAttrs, inner: Sequence[_Inner], places: Mapping[str, _P
 
 
 def _begin(attrs: StreamAttrs, prepare: Sequence[str]) -> tuple[list[str], str]:
-    """Return (how a stream begins, the C expression of the number of its next call)."""
+    """Return (first statements of a stream, the C expression of the number of its next call)."""
     if attrs.position < 0:
         once = ["if (begin == 0) {", *(f"    {line}" for line in prepare), "}"] if attrs.pauses and prepare else prepare
         return [f"int32_t call = 0, done[{len(attrs.nodes)}] = {{0}};", *once], "call"
@@ -247,11 +247,11 @@ def _begin(attrs: StreamAttrs, prepare: Sequence[str]) -> tuple[list[str], str]:
 
 
 def _waits(first: _Inner, places: Mapping[str, _Place]) -> list[str]:
-    """Return a stream that takes rows of the image from its caller stops where it needs one that is not there."""
+    """Return the statements that stop a stream which needs a row of the image that its caller does not have yet."""
     value, kernel = first.node.outputs[0], first.kernel
     assert isinstance(kernel, RowKernel)
     take = f"{_call(first, kernel, kernel.rows, places)};"
-    if first.node.inputs[0].dtype == value.dtype:  # else it has to be converted, where it lies too
+    if first.node.inputs[0].dtype == value.dtype:  # else it is converted, also in place
         take = f"if (x != {_row(value, places[value.name], True)}) {{ {take} }}"
     return [
         "    if (node == 0) {",
@@ -265,7 +265,7 @@ def _waits(first: _Inner, places: Mapping[str, _Place]) -> list[str]:
 
 
 def _before(one: _Inner, places: Mapping[str, _Place]) -> list[str]:
-    """Return what is done before the first row: weights are prepared, sums begin as 0."""
+    """Return the statements before the first row, which prepare weights and set sums to 0."""
     if isinstance(one.kernel, SumKernel):
         assert one.form.sum is not None
         return [f"memset({_at('uint8_t', one.work)}, 0, {one.form.sum.total.size_bytes}u);"]
@@ -304,7 +304,7 @@ def _case(one: _Inner, places: Mapping[str, _Place], last: bool) -> list[str]:
 
 
 def _add_row(one: _Inner, add: CFunction, places: Mapping[str, _Place]) -> list[str]:
-    """Add a row to a sum: with windows one row of taps after the other, as far as there is a row under them."""
+    """Add a row to a sum; with windows, one row of taps after the other, if there is a row under it."""
     form = one.form
     if not form.windows:
         return [f"    {_sum_call(one, add, places)};"]
@@ -320,7 +320,7 @@ def _add_row(one: _Inner, add: CFunction, places: Mapping[str, _Place]) -> list[
 
 
 def _units(rows: str, unit: int) -> str:
-    """Return a number of rows as one of units."""
+    """Return a number of rows as a number of units."""
     return rows if unit == 1 else f"{rows} / {unit}"
 
 
@@ -341,7 +341,8 @@ def _call(one: _Inner, kernel: RowKernel, function: CFunction, places: Mapping[s
 
 
 def _sum_call(one: _Inner, function: CFunction, places: Mapping[str, _Place], taps: bool = False) -> str:
-    """Return a call that adds a row to a sum, or applies this. taps: a row of taps, and the row `from` under it."""
+    """Return a call that adds a row to a sum, or applies the sum. taps: pass a row of taps, and the row `from` under
+    it."""
     form, values = one.form, {value.name: value for value in one.node.inputs}
     assert form.sum is not None
     maps = [one.node.inputs[index].name for index in form.maps]
@@ -360,7 +361,7 @@ def _sum_call(one: _Inner, function: CFunction, places: Mapping[str, _Place], ta
 
 
 def _row(value: Value, place: _Place, is_map: bool, number: str = "row") -> str:
-    """Return where an operand begins: a map with the row of the call, or another number."""
+    """Return the address of an operand: for a map, of the row of the call, or of another number."""
     if not is_map or place.slots == 1:
         return place.name
     row = f"{number} % {place.slots}" if place.slots else number
@@ -368,7 +369,7 @@ def _row(value: Value, place: _Place, is_map: bool, number: str = "row") -> str:
 
 
 def _row_elements(value: Value) -> int:
-    """Return elements (of bits: bytes) from one row of a map to the next."""
+    """Return the elements (for bits: bytes) from one row of a map to the next."""
     return row_pitch(value) // ELEMENT_BYTES.get(value.dtype, 1)
 
 

@@ -26,7 +26,8 @@ from tinytrain_compile.ops.rows import RowSum
 
 @dataclass(frozen=True)
 class CFunction:
-    """A C function. parameters: names of those of the node that it takes, in its order; then a count, then scratch."""
+    """A C function. parameters: names of the node's parameters that it has, in its order; then a count, then
+    scratch."""
 
     name: str
     source: str
@@ -37,11 +38,11 @@ class CFunction:
 
 @dataclass(frozen=True)
 class RowKernel:
-    """prepare: to be called before the first rows (or None): it leaves widened weights in scratch, which has to stay.
+    """prepare: to be called before the first rows (or None): it puts widened weights into scratch, which has to stay.
 
-    rows: computes `count` rows; its parameters are pointers to the first of them, and with windows a table of where
-    each row begins that they read. What is read and written may be the same rows where all is element by element.
-    names: of the node's inputs and outputs, in order. spec: what the rows are.
+    rows: computes `count` rows; its parameters are pointers to the first of them, and with windows a table of the
+    beginnings of the rows that they read. An elementwise kernel may read and write the same rows. names: of the node's
+    inputs and outputs, in order. spec: of the rows.
     """
 
     prepare: CFunction | None
@@ -87,9 +88,10 @@ WholeKernel = Callable[[Node, str, KernelContext, bool], Kernel]
 
 @dataclass(frozen=True)
 class SumKernel:
-    """A sum over rows: adds one row to the total; makes of the total what the update makes.
+    """A sum over rows.
 
-    parameters of both are names of the values of RowSum's nodes.
+    add: adds one row to the total; apply: makes the update's results from the total. Parameters of both are names of
+    the values of RowSum's nodes.
     """
 
     add: CFunction
@@ -97,7 +99,7 @@ class SumKernel:
 
     @property
     def functions(self) -> tuple[CFunction, CFunction]:
-        """Both."""
+        """Both functions."""
         return self.add, self.apply
 
 
@@ -114,7 +116,7 @@ def lower_sum(parts: RowSum, name: str, context: KernelContext, fused: bool, who
 
 
 def _split(body: Stmt, printer: Printer, maps: Container[str]) -> tuple[Stmt | None, Stmt]:
-    """Return (first statements without a map that leave nothing in registers, or None; the others)."""
+    """Return (leading statements that read no map and leave nothing in registers, or None; the others)."""
     statements = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
     shared = [s for s in statements if isinstance(s, tirx.AllocBuffer | tirx.DeclBuffer)]
     others = [s for s in statements if not isinstance(s, tirx.AllocBuffer | tirx.DeclBuffer)]

@@ -189,8 +189,9 @@ def forward_row_lines(node: Node) -> LineTiles | None:
 
 
 def dense_turn(node: Node) -> int:
-    """Return output rows of a dense QConv whose input rows are copied before any of them is written, on all cores. 0:
-    the whole image is needed until the end.
+    """Return output rows of a dense QConv whose input rows are copied before any of them is written, on all cores.
+
+    0: the whole image is needed until the end.
     """
     rows = forward_dense(node)
     if rows.weights_first and rows.channels < result(node, "y").shape[3]:

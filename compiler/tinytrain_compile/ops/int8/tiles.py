@@ -146,8 +146,9 @@ def packed_row_tiles(width: int, n: int, k: int) -> PackedTiles:
 
 
 def light_row_tiles(width: int, n: int, k: int, rows_lie: bool) -> PackedTiles:
-    """Return tiles for some rows of `width` pixels that keep nothing from call to call. Rows of the other operand are
-    widened in every call or, if few pixels meet them, read unwidened.
+    """Return tiles for some rows of `width` pixels that keep nothing from call to call.
+
+    Rows of the other operand are widened in every call or, if few pixels meet them, read unwidened.
     """
     tile = register_tile(width, n)
     if rows_lie and _whole_terms(k) and (width <= DIRECT_ROWS or width % 2):

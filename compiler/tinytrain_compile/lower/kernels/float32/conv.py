@@ -113,6 +113,7 @@ class TapWindow:
 
 class Layer:
     """A forward convolution except its image: the other operands, and the forms that are not a matrix product.
+
     operands: as placeholders, in order. weight: access to all of it, in one part or in two. finish: adds the bias.
     """
 

@@ -83,8 +83,9 @@ def product_schedule(
 
 
 def paired_tile(m: int, n: int, context: KernelContext) -> tuple[int, int]:
-    """Return the tile of m rows and n columns for a factor read in pairs along the sum, in turns of two terms. Of an
-    FPU's 32 registers, 20 remain for sums besides the pairs of one side and one pair of the other.
+    """Return the tile of m rows and n columns for a factor read in pairs along the sum, in turns of two terms.
+
+    Of an FPU's 32 registers, 20 remain for sums besides the pairs of one side and one pair of the other.
     """
     rows = best_tile(m, context.paired_tile[0])
     return rows, best_tile(n, context.paired_tile[1] - max(0, rows - context.paired_tile[0]))

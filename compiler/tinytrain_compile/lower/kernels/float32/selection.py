@@ -77,7 +77,7 @@ def cumsum(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("TopIndices")
 def top_indices(node: Node, _context: KernelContext) -> KernelSpec:
-    """For each place in the order, go through all elements and take the best of those after the previous one."""
+    """Search all elements once for each place in the order: take the best of those after the previous one."""
     attrs, shape = attrs_of(node, TopAttrs), operand(node, "x").shape
     rows, size = math.prod(shape[:-1]), shape[-1]
     x = tensor(node, "x", (rows, size))

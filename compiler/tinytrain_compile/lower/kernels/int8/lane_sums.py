@@ -12,11 +12,11 @@ from tinytrain_compile.lower.kernels.base import Schedule
 from tinytrain_compile.lower.schedules import keep_tables
 
 MOST_VECTORS = 3
-"""Of sums side by side, for each of two rows: with them and what is loaded, the eight registers are full."""
+"""Most vectors of sums side by side, for each of two rows: with the loaded operands, they fill the eight registers."""
 
 
 def vectors_of(extent: int) -> int:
-    """Return vectors of a tile along an axis of whole vectors."""
+    """Return the number of vectors of a tile along an axis of whole vectors."""
     return max(count for count in range(1, MOST_VECTORS + 1) if extent % (count * LANES) == 0)
 
 
@@ -25,8 +25,8 @@ def lane_sums(
 ) -> Schedule | None:
     """Schedule weight gradients (out, row, column, in): four input channels, or four of a depthwise one, at a time.
 
-    ends: what becomes of the sums is in lanes too, and not scalar; tables: what it reads of an output channel. None:
-    there are no whole vectors, or several output channels read the same one.
+    ends: the end of the sums is in lanes too, not scalar; tables: operands that it reads per output channel. None:
+    there are no whole vectors, or several output channels read the same input channel.
     """
     axis = 0 if shape[3] == 1 else 3
     if shape[axis] % LANES or (axis == 0 and 1 < groups < shape[0]):
@@ -53,7 +53,7 @@ def lane_sums(
 
 
 def patch_lanes(sch: s_tir.Schedule, across: int, tables: Sequence[te.Tensor], copies: bool) -> None:
-    """Schedule a patch_conv: so many pixels by up to three vectors of channels; tables: what is kept of a channel."""
+    """Schedule a patch_conv: `across` pixels by up to three vectors of channels; tables: kept per channel."""
     batch, row, p, x, q, o = sch.get_loops(sch.get_sblock("out"))
     vectors = vectors_of(int(sch.get(o).extent))
     tile, pixel = sch.split(x, [None, across])
@@ -75,7 +75,7 @@ def patch_lanes(sch: s_tir.Schedule, across: int, tables: Sequence[te.Tensor], c
 
 
 def _lane_tile(sch: s_tir.Schedule, place: LoopRV, depth: int, rank: int, axis: int) -> None:
-    """Keep the sums of a tile in registers, where a loop (the depth-th) starts: `axis` of their `rank` axes is in
+    """Keep the sums of a tile in registers, from the start of the depth-th loop; `axis` of their `rank` axes is in
     lanes."""
     acc = sch.get_sblock("acc")
     sch.set_scope(acc, 0, "local")
@@ -86,7 +86,7 @@ def _lane_tile(sch: s_tir.Schedule, place: LoopRV, depth: int, rank: int, axis: 
     sch.reorder(*reductions, *spatial, lane)
     for loop in spatial:
         sch.unroll(loop)
-    sch.vectorize(lane)  # as long as its block is known to be a sum
+    sch.vectorize(lane)  # while its block is still known to be a sum
     start = sch.get_loops(sch.decompose_reduction(acc, reductions[0]))[depth:]
     for loop in start[:-1]:
         sch.unroll(loop)

@@ -61,7 +61,7 @@ def softmax_sum(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("QSoftmaxLoss", "QWeightedSoftmaxLoss")
 def softmax_loss(node: Node, _context: KernelContext) -> KernelSpec:
-    """Compute fixed-point terms, added; the sum becomes a float32 by its bits."""
+    """Compute and add fixed-point terms; a float32 is assembled from the bits of the sum."""
     attrs = attrs_of(node, QLossAttrs)
     view, x, largest, summed = _view(node, attrs)
     a, b = reduce_axes(view.outer, view.inner)

@@ -30,13 +30,13 @@ from tinytrain_compile.ops.int8.error import MaskAttrs
 from tinytrain_compile.ops.names import attrs_of, result
 
 Factor = Callable[[Expr], list[Expr]]
-"""channel -> its factor, as tt_rescaled and its kind take it"""
+"""channel -> its factor, as arguments of tt_rescaled and its relatives"""
 Keep = Callable[..., Expr]
 """index expressions of an error -> whether the clamp let this element pass"""
 
 
 class Centred:
-    """An int8 operand, read as int32 less its zero point."""
+    """An int8 operand, read as int32 minus its zero point."""
 
     def __init__(self, tensor: Elements, zero: int = 0) -> None:
         self._tensor, self._zero = tensor, zero
@@ -53,7 +53,7 @@ def saturated(value: Expr, zero: int, low: int, high: int) -> Expr:
 
 
 def mask_operand(node: Node, attrs: MaskAttrs, shape: tuple[Index, ...]) -> tuple[list[te.Tensor], Keep | None]:
-    """Return the mask as an operand and as a test; shape: how the error's elements are indexed."""
+    """Return the mask as an operand and as a test; shape: extents of the error's indices."""
     if not attrs.kind:
         return [], None
     if attrs.kind == "value":
@@ -89,10 +89,9 @@ def kept_here(keep: Keep | None, index: Sequence[Expr]) -> Expr:
 def kept_factors(
     multiplier: te.Tensor, shift: Callable[[Expr], Expr], kept: bool = True, bias: te.Tensor | None = None
 ) -> tuple[Factor, list[te.Tensor]]:
-    """Return (a channel's factor, behind its bias if there is one; the stage that holds those of all channels if it is
-    kept).
+    """Return (a channel's factor, after its bias if there is one; the stage that holds those of all channels if kept).
 
-    The stage is (channel, number): what the end of a sum reads are neighbours.
+    The stage is (channel, number), so the end of a sum reads neighbours.
     """
 
     def factor(c: Expr) -> list[Expr]:
@@ -119,8 +118,7 @@ def kept_numbers(
 
 
 def requantised_end(node: Node, operands: Sequence[te.Tensor]) -> tuple[Finish, list[te.Tensor]]:
-    """Return (sum, indices -> int8, the stage that holds what belongs to a channel); operands: bias, multiplier,
-    shift."""
+    """Return (sum, indices -> int8, the stage with the numbers of all channels); operands: bias, multiplier, shift."""
     attrs, (bias, multiplier, shift) = attrs_of(node, QConvAttrs), operands
     kept = is_product(attrs.conv) or is_dense(node) or is_depthwise(node)
 
@@ -141,7 +139,7 @@ def requantised_end(node: Node, operands: Sequence[te.Tensor]) -> tuple[Finish, 
 
 
 def tile_end(node: Node) -> str | None:
-    """Return the intrinsic for `finish` of requantised_end of all sums of a 2x2 tile, if there is one."""
+    """Return the intrinsic that applies requantised_end's `finish` to all sums of a 2x2 tile, if there is one."""
     attrs = attrs_of(node, QConvAttrs)
     return ends_2x2(attrs.y_zero, result(node, "y").shape[3]) if short_ends(node) else None
 
@@ -166,9 +164,9 @@ def error_end(operands: Sequence[te.Tensor], keep: Keep | None, kept: bool) -> t
 
 
 class ErrorLayer:
-    """A data gradient but for the error that it reads: its other operands, its weight, and the end of its sums.
+    """A data gradient except the error that it reads: its other operands, its weight, and the end of its sums.
 
-    shape: by which elements of its result are indexed; masked: the node with the rows that a mask is of, if few.
+    shape: extents of its result's indices; masked: the node with the rows of the mask, if these are few.
     """
 
     def __init__(self, node: Node, shape: Sequence[Index], kept: bool = True, masked: Node | None = None) -> None:
@@ -198,7 +196,7 @@ def first(buffer: Buffer) -> Expr:
 
 
 def struct(name: str, numbers: Sequence[Index]) -> Expr:
-    """Return a struct of numbers, by the helper that makes it."""
+    """Return a call of the helper that makes a struct of numbers."""
     return call_int(name, *(i32(number) for number in numbers))
 
 

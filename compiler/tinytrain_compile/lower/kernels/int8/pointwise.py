@@ -61,20 +61,19 @@ def _inverse(value: float) -> Expr:
 
 
 def _map(node: Node, name: str, function: Callable[[Expr], Expr]) -> KernelSpec:
-    """Compute a kernel from one operand to an output of as many elements."""
+    """Return a kernel from one operand to an output with as many elements."""
     x = flat_tensor(node, name)
     return KernelSpec([x], [te.compute(x.shape, lambda i: function(x[i]), "out")], plain)
 
 
 UPPER = 32 - 31 + ADD_BITS
-"""Bits by which a centred operand is lifted for the upper half of its product with a multiplier, less its shift."""
+"""Bits by which a centred operand is lifted for the upper half of its product with a multiplier, minus its shift."""
 
 
 def upper_half(zero: int, factor: tuple[int, int]) -> int | None:
-    """Return bits to the left with which one rounding gives what the factor of a QAdd's operand gives with two, of
-    every int8.
+    """Return the left shift with which one rounding equals the two of a QAdd operand's factor, for every int8.
 
-    One rounding: the upper half of the product with the multiplier. None: there are no such bits.
+    One rounding: the upper half of the product with the multiplier. None: there is no such shift.
     """
     (multiplier, shift), centred = factor, np.arange(-128, 128, dtype=np.int64) - zero
     if not 0 <= UPPER + shift <= LIFT + 6 or multiplier == 0:
@@ -86,8 +85,7 @@ def upper_half(zero: int, factor: tuple[int, int]) -> int | None:
 
 @kernel("QAdd")
 def qadd(node: Node, context: KernelContext) -> KernelSpec:
-    """Compute both operands at 8 bits of fraction on the output's scale; a saturated sum is far outside of int8
-    anyway."""
+    """Compute both operands at 8 bits of fraction on the output's scale; a saturated sum is far outside int8 anyway."""
     attrs = attrs_of(node, QAddAttrs)
     a, b = flat_tensor(node, "a"), flat_tensor(node, "b")
 
@@ -102,7 +100,7 @@ def qadd(node: Node, context: KernelContext) -> KernelSpec:
     lifts = [upper_half(zero, factor) for _, zero, factor in sides] if context.isa.dsp else [None]
 
     def sum_at(i: Expr) -> Expr:
-        """Sum both operands in one multiply-add each, if that rounds alike."""
+        """Sum both operands with one multiply-add each, if that rounds the same."""
         acc = i32(0)
         for (x, zero, factor), lift in zip(sides, lifts, strict=True):
             assert lift is not None
@@ -123,7 +121,7 @@ def qadd(node: Node, context: KernelContext) -> KernelSpec:
 
 @kernel("QRescale")
 def qrescale(node: Node, _context: KernelContext) -> KernelSpec:
-    """Compute it on another scale, element by element or of sums over axes."""
+    """Rescale element by element, or sums over axes."""
     attrs = attrs_of(node, QRescaleAttrs)
 
     def finish(acc: Expr) -> Expr:
@@ -191,7 +189,8 @@ def summed_errors(
     lanes: str,
     schedule: Callable[[s_tir.Schedule, Sequence[te.Tensor]], None],
 ) -> KernelSpec:
-    """Compute an ErrorAdd by the helpers with this ending ("_x4": of four elements); schedule: (.., tables to keep)."""
+    """Compute an ErrorAdd with the helpers with this suffix ("_x4": for four elements); schedule: (.., tables to
+    keep)."""
     peak, p_out, p_a, p_b = tensors(node, "peak", "p_out", "p_a", "p_b")
     (a, b), (masks, keep) = (flat_tensor(node, "a"), flat_tensor(node, "b")), mask
 
@@ -259,7 +258,7 @@ def dequantise_error(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("QClipMask")
 def clip_mask(node: Node, _context: KernelContext) -> KernelSpec:
-    """Compute where the clamp to int8 was not active."""
+    """Compute a bit for every element that the clamp to int8 did not change."""
     attrs = attrs_of(node, MaskAttrs)
     limits = (i32(attrs.low), i32(attrs.high))
     return packed(node, lambda y: passes(y, attrs), lambda y: call_int("tt_passed8", y, *limits, dtype="uint8"))

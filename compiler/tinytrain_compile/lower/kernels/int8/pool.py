@@ -18,8 +18,7 @@ from tinytrain_compile.ops.names import attrs_of, result
 
 @kernel("QMaxPoolGrad")
 def qmax_pool_grad(node: Node, _context: KernelContext) -> KernelSpec:
-    """Collect for every pixel from the windows in which it won, then take the exponent of the error that comes
-    out."""
+    """Sum, for every pixel, the errors of the windows in which it won, then shift to the resulting error's exponent."""
     attrs, shape = attrs_of(node, QMaxPoolGradAttrs), result(node, "error").shape
     peak, p_out, p_in, g, index = tensors(node, "peak", "p_out", "p_in", "g", "index")
     window = PoolWindow(attrs.pool, attrs.input_hw)

@@ -1,4 +1,4 @@
-"""Rescaling of channels: a helper per channel writes everything but the shift that it returns."""
+"""Rescaling of channels: a helper per channel writes everything except the shift, which it returns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tinytrain_compile.ops.names import attrs_of, operand, operands, result
 
 @kernel("ChannelRescale")
 def channel_rescale(node: Node, _context: KernelContext) -> KernelSpec:
-    """Compute one channel at a time; operands that are not there are null."""
+    """Compute one channel at a time; missing operands are null."""
     attrs = attrs_of(node, ChannelRescaleAttrs)
     rows, row = channel_rows(operand(node, "w"))
     given = {name: tensor(node, name, (rows, row) if name in ("w", "fraction") else None) for name in operands(node)}

@@ -95,8 +95,8 @@ def _convolution(node: Node, context: KernelContext, count: Var) -> RowBlockSpec
 
 
 def _product(node: Node, context: KernelContext, count: Expr) -> KernelSpec:
-    """Compute 1x1: all weights are widened before, so that a few pixels cost as much as they do in a map, if these are
-    few."""
+    """Compute 1x1: if weights are few, all are widened beforehand, so that a few pixels cost as much as they do in a
+    map."""
     attrs = attrs_of(node, QConvAttrs)
     (_, _, width, channels), outputs = operand(node, "x").shape, result(node, "y").shape[3]
     x = te.placeholder((count * width, channels), "int8", "x")
@@ -212,7 +212,7 @@ row_kernel("QClipMask")(_of_elements("y"))
 
 
 def _check_mask(node: Node, elements: int) -> None:
-    """Raise NoRowsError if rows of bits do not begin with a byte."""
+    """Raise NoRowsError if rows of bits do not begin at a byte."""
     bits = any(value.dtype == "bits" for value in (*node.inputs, *node.outputs))
     if bits and elements % 8:
         raise NoRowsError(f"{node.name}: rows of {elements} bits do not begin with a byte")

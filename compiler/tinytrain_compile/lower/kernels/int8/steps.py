@@ -1,4 +1,4 @@
-"""The step of an integer weight or bias in a kernel: how far a gradient moves it, its momentum, and its squares."""
+"""The step of an integer weight or bias in a kernel: the move by a gradient, its momentum, and its squares."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FRACTION_BITS = 8
 
 
 def step(operands: Sequence[te.Tensor], channel: Expr, fraction_bits: int, signed: bool = False) -> tuple[Expr, Expr]:
-    """Return (multiplier, exponent) that scale a channel's gradient, or a sign; operands: of SCALE."""
+    """Return (multiplier, exponent) that scale a channel's gradient, or a sign; operands: those of SCALE."""
     multiplier, shift, rate, p = operands
     exponent = shift[channel].astype("int32") + rate[1]
     exponent = exponent + i32(fraction_bits - 31) if signed else exponent + p[0] + i32(fraction_bits - 31)
@@ -27,7 +27,7 @@ def step(operands: Sequence[te.Tensor], channel: Expr, fraction_bits: int, signe
 def kept_steps(
     scale: Sequence[te.Tensor], kept: Callable[[Expr], Expr] = lambda exponent: exponent
 ) -> tuple[Callable[[Expr], tuple[Expr, Expr]], list[te.Tensor]]:
-    """Return (channel -> (its multiplier, its exponent as it is kept), the stages that hold them in registers)."""
+    """Return (channel -> (its multiplier, its kept exponent), the stages that hold them in registers)."""
     shape = scale[0].shape
     size = te.compute(shape, lambda o: step(scale, o, FRACTION_BITS)[0], "size")
     exponent = te.compute(shape, lambda o: kept(step(scale, o, FRACTION_BITS)[1]), "exponent")
@@ -61,9 +61,10 @@ def moved_fine(w: Expr, fraction: Expr, gradient: Expr, scale: tuple[Expr, Expr]
 def with_momentum(
     gradient: Expr, velocity: Expr, operands: Mapping[str, te.Tensor], place: tuple[Expr, Expr], signed: bool
 ) -> Expr:
-    """Return gradient plus momentum times velocity, or the sign of both; velocity: the address of what is overwritten.
+    """Return gradient plus momentum times velocity, or the sign of both; velocity: the address of the velocity, which
+    is overwritten.
 
-    place: the channel, and where the element lies in its tensor.
+    place: the channel, and the element's index in its tensor.
     """
     channel, index = place
     if signed:
@@ -77,7 +78,7 @@ def with_momentum(
 
 
 def flat_index(shape: tuple[int, ...], index: tuple[Expr, ...]) -> Expr:
-    """Return where an element lies in its tensor."""
+    """Return the index of an element in its flat tensor."""
     flat = index[0]
     for position, extent in zip(index[1:], shape[1:], strict=True):
         flat = flat * extent + position
@@ -85,7 +86,7 @@ def flat_index(shape: tuple[int, ...], index: tuple[Expr, ...]) -> Expr:
 
 
 def with_squares(node: Node, finish: Finish) -> tuple[Finish, list[te.Tensor]]:
-    """Return what ends the sums of a weight gradient, and its operand `rows`, if there is one, to which squares go."""
+    """Return the end of a weight gradient's sums, and its operand `rows`, if any, to which squares are added."""
     rows = tensors(node, "rows?")
     if not rows:
         return finish, rows

@@ -1,4 +1,4 @@
-"""Low-rank copies of int8 activations: float32 sums of elements that are read as whole numbers, or int32 sums."""
+"""Low-rank copies of int8 activations: float32 sums of elements read as integers, or int32 sums."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _steps(node: Node, element: Expr) -> Expr:
 
 @kernel("QSubspacePower")
 def subspace_power(node: Node, _context: KernelContext) -> KernelSpec:
-    """Compute it as on float32."""
+    """Compute it as for float32."""
     return power_spec(node, lambda element: _steps(node, element))
 
 
@@ -46,12 +46,12 @@ def mode_product(node: Node, context: KernelContext) -> KernelSpec:
 
 @kernel("QModeExpand")
 def mode_expand(node: Node, context: KernelContext) -> KernelSpec:
-    """Compute the same, rounded to int8."""
+    """Compute a mode product rounded to int8."""
     return _product(node, context)
 
 
 def _product(node: Node, context: KernelContext) -> KernelSpec:
-    """Compute it with rows of x where the axis is the last one, else one for each outer index."""
+    """Compute a product with rows of x if the axis is the last one, else one for each outer index."""
     attrs = attrs_of(node, QModeAttrs)
     outer, length, inner = mode_form(operand(node, "x").shape, attrs.axis)
     long, (k,), u = result(node, "y").shape[attrs.axis], reduce_axes(length), tensor(node, "u")

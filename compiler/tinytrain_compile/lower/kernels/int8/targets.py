@@ -48,7 +48,7 @@ def _magnitude(value: Expr) -> Expr:
 
 @kernel("QMeanSquaredError", "QSigmoidCrossEntropy")
 def target_loss(node: Node, _context: KernelContext) -> KernelSpec:
-    """Compute the sum of exact terms; its float32 is put together from bits."""
+    """Compute the sum of exact terms; its float32 is assembled from bits."""
     attrs = attrs_of(node, TargetLossAttrs)
     inputs = _operands(node)
     (k,) = reduce_axes(operand(node, "y").elements)

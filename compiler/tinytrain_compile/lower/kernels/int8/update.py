@@ -64,7 +64,7 @@ CHANNEL_TILE = 4
 
 @kernel("QUpdate")
 def update(node: Node, context: KernelContext) -> KernelSpec:
-    """Compute the step of a weight, by what its gradient is made of."""
+    """Compute the step of a weight, according to the kind of its gradient."""
     attrs = attrs_of(node, QUpdateAttrs)
     if attrs.gradient == "product":
         return _of_product(node, attrs, context)
@@ -93,7 +93,7 @@ def _of_product(node: Node, attrs: QUpdateAttrs, context: KernelContext) -> Kern
 
 
 def _stepped(given: dict[str, te.Tensor], attrs: QUpdateAttrs, shape: tuple[int, ...]) -> Finish:
-    """Return what ends the sums of a weight with momentum or fractions."""
+    """Return the end of the sums of a weight with momentum or fractions."""
     scale, signed = [given[name] for name in SCALE], attrs.momentum == "sign"
 
     def finish(acc: Expr, *index: Expr) -> Expr:
@@ -111,7 +111,7 @@ def _stepped(given: dict[str, te.Tensor], attrs: QUpdateAttrs, shape: tuple[int,
 def _rounded_by_noise(
     node: Node, attrs: QUpdateAttrs, given: dict[str, te.Tensor], context: KernelContext
 ) -> tuple[Finish, list[te.Tensor]]:
-    """Return (what ends the sums of a weight that noise rounds, the stages of what belongs to a channel)."""
+    """Return (the end of the sums of a weight that noise rounds, the stages with numbers per channel)."""
     scale, noise, salt = [given[name] for name in SCALE], given["noise"], given["salt"]
     shape, spare = operand(node, "w").shape, 31 - op_def(node.op).accumulator(node.inputs, attrs).bit_length()
     kept, stages, random, move = None, list[te.Tensor](), (noise, salt), "tt_quick_move"
@@ -150,7 +150,7 @@ def _of_sum(node: Node, attrs: QUpdateAttrs) -> KernelSpec:
 
 
 def _as_weight(node: Node, name: str, weight: Value, by_rows: bool) -> tuple[te.Tensor, Callable[[Expr, Expr], Expr]]:
-    """Return (the sum of a weight's gradients, its element by output channel and place after that)."""
+    """Return (the sum of a weight's gradients, a function from output channel and place in it to the element)."""
     (outputs, rows, *_), (_, row) = weight.shape, channel_rows(weight)
     if not by_rows:
         summed = tensor(node, name, (outputs, row))
@@ -174,7 +174,7 @@ def _summed(_op: str, _attrs: Attrs, inputs: Named[te.Tensor], g: Load, _end: Fi
 
 
 def _channel(inputs: Named[te.Tensor], index: tuple[Expr, ...]) -> Expr:
-    """Return the output channel of a weight; its first index may count rows of several for each channel."""
+    """Return the output channel of a weight; its first index may count several rows for each channel."""
     rows, channels = int(inputs["w"].shape[0]), int(inputs["multiplier"].shape[0])
     return index[0] if rows == channels else tirx.indexdiv(index[0], rows // channels)
 
@@ -197,7 +197,7 @@ UPDATES.update(QSum=_summed, QUpdate=_updated)
 
 
 def _of_stored_floats(node: Node) -> KernelSpec:
-    """Compute all of an update or a sum by a float32 gradient that is stored, row by row of an output channel."""
+    """Compute an update or a sum from a stored float32 gradient, output channel by output channel."""
     rows, whole = channel_rows(node.outputs[0]), {"g", *op_def(node.op).overwritten}
 
     def given(name: str) -> te.Tensor:
@@ -310,7 +310,7 @@ def bias_update(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("QMomentum")
 def momentum(node: Node, _context: KernelContext) -> KernelSpec:
-    """Compute one element at a time: the helper writes velocity and peak, and returns what the step is taken with."""
+    """Compute one element at a time: the helper writes velocity and peak, and returns the number for the step."""
     attrs = attrs_of(node, QMomentumAttrs)
     channels, row = channel_rows(operand(node, "sum"))
     summed = tensor(node, "sum", (channels, row))

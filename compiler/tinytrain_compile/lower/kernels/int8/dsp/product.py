@@ -34,10 +34,11 @@ TILE_PITCH = 4094
 
 @dataclass(frozen=True)
 class PackedOperand:
-    """One operand: element (row, k) as an int8 expression, and the offset added when it becomes int16. pitch: elements
-    from a row to the next, if a row's elements are neighbours in memory; 0: they are not. columns: rows and columns are
-    exchanged (a matrix (k, row)). peel: its load has conditions to be split off. ready: the table, in the form of its
-    stage, of a right operand that is stored widened.
+    """One operand: element (row, k) as an int8 expression, and the offset added when it becomes int16.
+
+    pitch: elements from a row to the next, if a row's elements are neighbours in memory; 0: they are not. columns: rows
+    and columns are exchanged (a matrix (k, row)). peel: its load has conditions to be split off. ready: the table, in
+    the form of its stage, of a right operand that is stored widened.
     """
 
     load: Load

@@ -71,7 +71,8 @@ MOST_TAPS, LARGEST_STEP = 8, 40
 
 @vector_kernel("QConv")
 def vector_conv(node: Node, context: KernelContext) -> KernelSpec | None:
-    """Compute 1x1: pixels that the plan may overwrite are copied, weights are read in place. k x k: see _patches."""
+    """Compute 1x1: pixels that the plan may overwrite are copied, weights are read in place. k x k: see
+    vector_dense."""
     attrs = attrs_of(node, QConvAttrs)
     if is_depthwise(node):
         return vector_depthwise(node, context)
@@ -192,8 +193,9 @@ def vector_grad_input(node: Node, context: KernelContext) -> KernelSpec | None:
 def vector_error_product(
     node: Node, context: KernelContext, pixels: Index, strip: int | None, stays: bool
 ) -> KernelSpec | None:
-    """Compute the data gradient of a 1x1 convolution for `pixels` pixels, a variable if there is no strip. stays: all
-    transposed weights are already in scratch.
+    """Compute the data gradient of a 1x1 convolution for `pixels` pixels, a variable if there is no strip.
+
+    stays: all transposed weights are already in scratch.
     """
     attrs, channels, out_c = (
         attrs_of(node, QConvGradInputAttrs),

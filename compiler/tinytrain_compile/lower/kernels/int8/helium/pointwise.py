@@ -1,5 +1,6 @@
-"""Elementwise integer kernels, four elements at a time on vectors: equal to int8/pointwise.py and int8/update.py. They
-are for operands of whole vectors; others keep the kernels of those files.
+"""Elementwise integer kernels, four elements at a time on vectors: equal to int8/pointwise.py and int8/update.py.
+
+They are for operands of whole vectors; others keep the kernels of those files.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def is_ragged(elements: Index, lanes: int = LANES) -> bool:
 
 
 def _each_four(sch: s_tir.Schedule, name: str = "out") -> None:
-    """Vectorise the last loop of a stage."""
+    """Make the last loop of a stage a loop over vectors."""
     _, lane = sch.split(sch.get_loops(sch.get_sblock(name))[-1], [None, LANES])
     sch.vectorize(lane)
 
@@ -91,7 +92,7 @@ def vector_add(node: Node, _context: KernelContext) -> KernelSpec | None:
 
 @vector_kernel("QRescale")
 def vector_rescale(node: Node, _context: KernelContext) -> KernelSpec | None:
-    """Compute it on another scale, element by element, or of the sums of each channel."""
+    """Rescale element by element, or the sums of each channel."""
     attrs, shape = attrs_of(node, QRescaleAttrs), operand(node, "x").shape
     if attrs.above or is_ragged(result(node, "y").elements):
         return None
@@ -106,7 +107,7 @@ def vector_rescale(node: Node, _context: KernelContext) -> KernelSpec | None:
 
 
 def _mean(node: Node, attrs: QRescaleAttrs) -> KernelSpec | None:
-    """Compute sums over all pixels; the zero point is taken from a whole sum."""
+    """Compute sums over all pixels; the zero point is subtracted from a whole sum."""
     pixels, channels = pixel_rows(operand(node, "x"))
     if len(operand(node, "x").shape) - 1 in attrs.axes or channels % LANES:
         return None
@@ -236,7 +237,7 @@ def _channel_sums(g: te.Tensor, finish: Finish) -> tuple[te.Tensor, Schedule]:
         own, row = sch.get_loops(block)[1:]
         own, own_lane = sch.split(own, [None, LANES])
         sch.reorder(row, own, own_lane)
-        sch.vectorize(own_lane)  # as long as its block is known to be a sum
+        sch.vectorize(own_lane)  # while its block is still known to be a sum
         start = sch.get_loops(sch.decompose_reduction(block, row))
         for loop in (start[1], own, vector):
             sch.unroll(loop)

@@ -1,4 +1,4 @@
-"""Integer products on vectors: int8 as it lies in memory (or copied, or transposed), four output channels at a time."""
+"""Integer products on vectors: int8 read in place (or copied, or transposed), four output channels at a time."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tinytrain_compile.ops.int8.tiles import DenseTiles, PackedTiles
 class VectorOperand:
     """One operand of a product: element (row, k), int8.
 
-    how: "here" (rows lie in memory as they are read), "copied" (load is then of the elements one after the other),
-    "transposed" (columns, `pitch` apart), or "pieced".
+    how: "here" (rows are read in place), "copied" (`load` then has the elements one after the other), "transposed"
+    (columns, `pitch` apart), or "pieced".
     """
 
     load: Load
@@ -31,9 +31,9 @@ class VectorOperand:
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What becomes of the sums: finish(sum, m, n), with lanes along n.
+    """The end of sums: finish(sum, m, n), with lanes along n.
 
-    zero: zero point of the other operand than that whose rows are channels. tables: what finish reads of a channel.
+    zero: zero point of the operand whose rows are not channels. tables: operands that finish reads per channel.
     """
 
     finish: Finish
@@ -47,7 +47,7 @@ def fits(extents: tuple[Index, int, int]) -> bool:
 
 
 def kept_lanes(operand: te.Tensor, name: str, value: Callable[[Expr], Expr] | None = None) -> te.Tensor:
-    """Return an operand of a channel that is loaded once, as int32."""
+    """Return an operand per channel that is loaded once, as int32."""
     return te.compute(operand.shape, value or (lambda c: i32(operand[c])), name)
 
 
@@ -62,8 +62,8 @@ def channel_product(
     """Return out[m,n] = finish(sum_k (left(m,k) - zero) right(n,k), m, n), four channels n at a time for all m of a
     strip.
 
-    strip: rows of a copied left operand in scratch. None: all rows are a strip, none is copied, and what is made of the
-    right operand, if it stays, and sums of it lie in scratch before (see rows.py).
+    strip: rows of a copied left operand in scratch. None: all rows are a strip, and none is copied; the transposed
+    right operand, if it stays, and its sums are already in scratch (see rows.py).
     """
     (m, n, k), zero = extents, end.zero
     a, b = _copied(left, (m, k)) if left.how == "copied" else left.load, _stage(right, (n, k), "right")
@@ -138,9 +138,9 @@ def patch_product(
 ) -> tuple[te.Tensor, Schedule]:
     """Return out[n,y,x,o] = finish(sum over k of (patch(n,y,x)[k] - zero) right(o, k)): a dense convolution.
 
-    A patch is what the taps of a pixel read: of every row of taps a run of `run` elements, which begins a pitch (rows
-    and elements) after the last pixel's. element(n, row, position in the row): int8, the zero point outside of the
-    image. Scratch holds the rows of a strip, and the patches of a few pixels.
+    A patch has the elements under the taps of a pixel: for every row of taps a run of `run` elements, which begins a
+    pitch (rows and elements) after the previous pixel's. element(n, row, position in the row): int8, the zero point
+    outside of the image. Scratch holds the rows of a strip, and the patches of a few pixels.
     """
     count, height, width, channels = shape
     depth, row_pitch = tiles.taps * run, (width - 1) * pitches[1] + run
@@ -177,7 +177,8 @@ def patch_product(
 
 
 def _copy_patches(sch: s_tir.Schedule, strip: LoopRV, group: LoopRV, run: int) -> None:
-    """Copy rows once per strip, the patches of a few pixels out of them: a run of elements at a time, if it is one."""
+    """Copy rows once per strip, then the patches of a few pixels from them: a run of elements at a time, if
+    contiguous."""
     sch.compute_at(sch.get_sblock("patches"), group, preserve_unit_loops=True)
     sch.compute_at(sch.get_sblock("rows"), strip, preserve_unit_loops=True)
     if run > 1:
@@ -193,8 +194,8 @@ def patch_pixels(width: int, depth: int, tiles: DenseTiles, row_pitch: int) -> i
 
 
 def copied_rows(extents: tuple[int, int, int], tiles: PackedTiles, pieced: bool) -> int:
-    """Return how many rows of the left operand lie copied at a time: whole strips (or tiles) of the plan, whose input
-    may lie above its output; as many as fit in the scratch of the pairs."""
+    """Return how many rows of the left operand are copied at a time: whole strips (or tiles) of the plan, whose input
+    may be above its output; as many as fit in the scratch planned for products in pairs."""
     m, _, k = extents
     unit = tiles.unit(m)
     room = tiles.scratch_bytes - (LANES * k + 8 if pieced else 0)
@@ -202,7 +203,7 @@ def copied_rows(extents: tuple[int, int, int], tiles: PackedTiles, pieced: bool)
 
 
 def turned_rows(extents: tuple[int, int, int], tiles: PackedTiles) -> int:
-    """Return how many rows of the right operand lie transposed at a time, besides one of the left."""
+    """Return how many rows of the right operand are transposed at a time, besides one of the left."""
     _, n, k = extents
     room = tiles.scratch_bytes - k - 8
     return max((rows for rows in range(LANES, n + 1, LANES) if n % rows == 0 and rows * k <= room), default=LANES)
@@ -216,7 +217,7 @@ def _stage(rows: VectorOperand, shape: tuple[Index, int], name: str) -> Load:
 
 
 def _copied(rows: VectorOperand, shape: tuple[Index, int]) -> Load:
-    """Return a VectorOperand in one piece, so that one call copies several."""
+    """Return access to a VectorOperand copied in one piece, so that one call copies several rows."""
     staged = te.compute((shape[0] * shape[1],), rows.load, "left")
 
     def element(i: Expr, k: Expr) -> Expr:
@@ -242,9 +243,9 @@ def _row_sums(rows: Load, shape: tuple[int, int]) -> te.Tensor:
 
 
 class Correction:
-    """What sums with rows of channels lack if the other operand's zero point is not 0: a row's sum times it.
+    """Term added to sums with rows of channels if the other operand's zero point is not 0: minus a row's sum times it.
 
-    early: computed before everything, in scratch.
+    early: computed first, in scratch.
     """
 
     def __init__(self, rows: Load, shape: tuple[int, int], zero: int, early: bool = False) -> None:
@@ -256,24 +257,24 @@ class Correction:
                 self._values = kept_lanes(self._values, "kept_correction")
 
     def added(self, value: Expr, channel: Expr) -> Expr:
-        """Return a sum of this channel, made right."""
+        """Return a sum of this channel, corrected."""
         return value + self._values[channel] if self._zero else value
 
     def move(self, sch: s_tir.Schedule, place: LoopRV) -> None:
-        """Move it to where the loop over channels starts."""
+        """Move the stage to the start of the loop over channels."""
         if self._zero:
             sch.vectorize(sch.get_loops(_move(sch, str(self._values.op.name), place))[-1])
             _move(sch, "row_sum", sch.get_loops(sch.get_sblock("correction"))[-1] if self._early else place)
 
     def compute(self, sch: s_tir.Schedule, depth: int) -> None:
-        """Compute it once what it reads is at its place as well; that loop is the depth-th."""
+        """Schedule the sums once their operands are in place; the loop over channels is the depth-th."""
         if self._zero:
             _compute_row_sums(sch, 1 if self._early else depth, self._depth)
 
 
 def _compute_sums(sch: s_tir.Schedule, depth: int, k: int) -> None:
-    """Schedule sums once they are at their place, the depth-th loop, and what they read is too: TVM may move no operand
-    of them once they are an intrinsic."""
+    """Schedule sums once they and their operands are in place, in the depth-th loop: TVM cannot move operands of an
+    intrinsic."""
     acc = sch.get_sblock("acc")
     lanes = sch.get_loops(acc)[-2]
     start = sch.decompose_reduction(acc, lanes)
@@ -283,7 +284,7 @@ def _compute_sums(sch: s_tir.Schedule, depth: int, k: int) -> None:
 
 
 def _compute_row_sums(sch: s_tir.Schedule, depth: int, k: int) -> None:
-    """Schedule sums of rows once they are at their place, the depth-th loop, and what they read is as well."""
+    """Schedule sums of rows once they and their operands are in place, in the depth-th loop."""
     block = sch.get_sblock("row_sum")
     axis = sch.get_loops(block)[-1]
     start = sch.decompose_reduction(block, axis)
@@ -293,7 +294,7 @@ def _compute_row_sums(sch: s_tir.Schedule, depth: int, k: int) -> None:
 
 
 def _move(sch: s_tir.Schedule, name: str, place: LoopRV) -> SBlockRV:
-    """Return a stage into registers, where a loop starts."""
+    """Move a stage into registers at the start of a loop; return it."""
     block = sch.get_sblock(name)
     sch.set_scope(block, 0, "local")
     sch.compute_at(block, place, preserve_unit_loops=True)
@@ -301,7 +302,7 @@ def _move(sch: s_tir.Schedule, name: str, place: LoopRV) -> SBlockRV:
 
 
 def _fill(sch: s_tir.Schedule, name: str, rows: VectorOperand, place: LoopRV | None, k: int) -> None:
-    """Compute what lies in scratch where its loop starts (None: before everything)."""
+    """Fill scratch at the start of a loop (None: before all loops)."""
     if rows.how == "here":
         return
     block = sch.get_sblock(name)

@@ -1,4 +1,4 @@
-"""Depthwise convolutions and their data gradients on vectors: how a channel's image is cut, and the helper's call."""
+"""Depthwise convolutions and their data gradients on vectors: cutting a channel's image, and the helper's call."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tinytrain_compile.ops.names import attrs_of, operand, result
 BYTES = 16
 """Products of an instruction."""
 LARGEST_OFFSET, LARGEST_AREA = 127, 254
-"""Bytes that a load reaches; taps of a kernel, whose places are bytes."""
+"""Largest offset of a load, in bytes; most taps of a kernel, whose places are bytes."""
 KEPT = {"": 0, "value": 1, "bits": 2}
 """TT_ALL_KEPT, TT_KEPT_BY_VALUE, TT_KEPT_BY_BITS of tt_mve_errors.h, by MaskAttrs.kind."""
 _ROW, _VECTOR, _SUM = 6, 2, 9
@@ -50,14 +50,15 @@ class Bands:
 
     @property
     def scratch_bytes(self) -> int:
-        """Of the taps of a phase, the places of those of all, the bands, and what sums read behind these."""
+        """Bytes of a phase's taps, the places of all phases' taps, the bands, and the elements that sums read after
+        these."""
         taps = BYTES * self.vectors * (1 + math.prod(self.phases))
         return taps + self.strip // self.band * self.across * self.deep + BYTES
 
 
 @dataclass(frozen=True)
 class Window:
-    """What a phase's sums read: rows and columns of taps, how far windows are apart, rows and columns by which the last
+    """Window of a phase's sums: rows and columns of taps, distances between windows, rows and columns by which the last
     phase is ahead of the first."""
 
     taps: tuple[int, int]
@@ -66,8 +67,7 @@ class Window:
 
 
 def cut_bands(tiles: DepthwiseTiles, out_hw: tuple[int, int], window: Window, strips: Sequence[int]) -> Bands | None:
-    """Return the cheapest bands whose scratch is no more than the plan's; strips: those that may be taken. None: none
-    is."""
+    """Return the cheapest bands whose scratch is at most the plan's, None if there are none; strips: permitted ones."""
     phases = tiles.phases
     width = out_hw[1] // phases[1]
     across = (width - 1) * window.strides[1] + window.taps[1] + window.lead[1]
@@ -87,7 +87,7 @@ def cut_bands(tiles: DepthwiseTiles, out_hw: tuple[int, int], window: Window, st
 
 
 def band_depthwise(node: Node, block: RowBlock | None) -> KernelSpec | None:
-    """Compute a depthwise QConv: a strip of its plan at a time, or a row; None where bands are not for it."""
+    """Compute a depthwise QConv: a strip of its plan at a time, or a row; None if bands do not suit it."""
     attrs, (count, height, width, channels) = attrs_of(node, QConvAttrs), operand(node, "x").shape
     conv, (_, rows, columns, _) = attrs.conv, result(node, "y").shape
     tiles = _of_rows(forward_depthwise(node), block, conv.strides[0])
@@ -110,8 +110,8 @@ def band_depthwise(node: Node, block: RowBlock | None) -> KernelSpec | None:
 
 
 def band_gradient(node: Node, block: RowBlock | None) -> KernelSpec | None:
-    """Compute a depthwise QConvGradInput: its rows in one strip if they fit, or row by row; None where bands are not
-    for it."""
+    """Compute a depthwise QConvGradInput: its rows in one strip if they fit, or row by row; None if bands do not suit
+    it."""
     attrs, (count, height, width, channels) = attrs_of(node, QConvGradInputAttrs), operand(node, "g").shape
     conv, (_, rows, columns, _) = attrs.conv, result(node, "error").shape
     tiles, phases = _of_rows(backward_depthwise(node), block, 1), backward_phases(node)
@@ -142,7 +142,7 @@ def band_gradient(node: Node, block: RowBlock | None) -> KernelSpec | None:
 
 
 def image_of(node: Node, name: str, block: RowBlock | None) -> te.Tensor:
-    """Return the map that windows read: whole, or as calls of a few rows find it."""
+    """Return the map that windows read: whole, or the image of a call for a few rows."""
     return tensor(node, name) if block is None else block.image
 
 
@@ -155,7 +155,7 @@ def _by_rows(helper: str, block: RowBlock | None) -> str:
 
 
 def _gradient_window(conv: ConvAttrs, phases: tuple[int, int]) -> Window:
-    """Return what a phase of a data gradient reads of the incoming error."""
+    """Return the window in which a phase of a data gradient reads the incoming error."""
     taps = (-(-conv.kernel[0] // phases[0]), -(-conv.kernel[1] // phases[1]))
     lead = [(phases[axis] - 1 + conv.pads[axis] % phases[axis]) // phases[axis] for axis in (0, 1)]
     return Window(taps, (1, 1), (lead[0], lead[1]))
@@ -191,7 +191,8 @@ def _in_bands(
     bands: Bands,
     body: Callable[[Buffer, Buffer, Sequence[Buffer]], Stmt],
 ) -> te.Tensor:
-    """Return an int8 output that one call writes; body: (output, scratch, inputs, of rows with their table) -> it."""
+    """Return an int8 output that one call writes; body: (output, scratch, inputs, for rows with their table) -> the
+    call."""
     scratch = tirx.decl_buffer((bands.scratch_bytes,), "int8", "bands")
 
     def make(y: Buffer, given: Sequence[Buffer]) -> Stmt:
