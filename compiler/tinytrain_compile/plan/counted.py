@@ -1,6 +1,7 @@
-"""Counts of the work of searches, for progress alone: no result depends on them.
+"""Counts of the work of searches, only for showing progress: no result depends on them.
 
-Searches are deep below whoever shows progress, and make each other; so the listener is the context's, not an argument.
+Searches are deep below the code that shows progress, and call each other, so the listener is a context variable, not an
+argument.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from contextvars import ContextVar
 from typing import Literal
 
 Work = Literal["plan", "order", "solver run", "node"]
-"""Plans that were begun, orders that were made, questions to CP-SAT, and nodes of the searches in Python."""
+"""Plans begun, orders made, calls of CP-SAT, and nodes of the searches in Python."""
 Listener = Callable[[Work, int], None]
 
 _LISTENER: ContextVar[Listener | None] = ContextVar("listener", default=None)

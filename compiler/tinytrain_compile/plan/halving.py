@@ -1,11 +1,11 @@
-"""Halving between what is not reached and what is: the one loop of all searches for a smallest budget."""
+"""Bisection between an unreachable and a reachable budget: the one loop of all searches for a smallest budget."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 TOLERANCE = 200
-"""A smallest budget is found to one part in this many."""
+"""Relative precision of a smallest budget: one part in this many."""
 
 
 def halve(
@@ -13,9 +13,9 @@ def halve(
 ) -> tuple[int, int]:
     """Return (largest budget that was not reached, smallest height that was), `least` or one part in TOLERANCE apart.
 
-    reach(budget): a height of at most that budget, or None. low is taken as not reached, but with ask_low it is the
-    first question. Every further question at least halves the distance, so there are at most 2 + log2(high - low) of
-    them whatever the answers are, also where the distance is a few bytes.
+    reach(budget): a height of at most that budget, or None. low counts as not reached, unless ask_low makes it the
+    first question. Every further question at least halves the distance. So there are at most 2 + log2(high - low) of
+    them whatever the answers, even if the distance is a few bytes.
     """
     budget = low if ask_low else (low + high) // 2
     while high - low > max(least, 1, high // TOLERANCE):

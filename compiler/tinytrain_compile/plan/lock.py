@@ -1,7 +1,7 @@
-"""Plans that are used again: `--lock FILE` takes order and addresses from an earlier plan.json instead of searching.
+"""Reuse of plans: `--lock FILE` takes order and addresses from an earlier plan.json instead of searching.
 
-Nothing in the file is believed. Order, places and lives are re-validated on the graph at hand, totals are worked out
-anew, and a minimum counts as proven only where the lower bound itself proves it.
+The file is not trusted. Order, places and lives are validated again on the current graph, and totals are recomputed. A
+minimum counts as proven only if the lower bound itself proves it.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from tinytrain_compile.plan.views import VIEWS, with_views
 
 ARENA = "arena"
 MOST = 1 << 31
-"""Above every number in a plan: memories end below it."""
+"""Upper limit of numbers in a plan: memories end below it."""
 WAY_OUT = "compile without --lock, then use the new plan.json"
 
 
 @dataclass(frozen=True)
 class Lock:
-    """What a lock file says: names in order, buffers with places, and how --update would ask for what it trains.
+    """Contents of a lock file: names in order, buffers with places, and the --update that selects what it trains.
 
-    Offsets run through all memories, as in a plan; bases: name and first byte of each memory besides the arena.
-    views: nodes that copy nothing here.
+    Offsets run through all memories, as in a plan; bases: name and first byte of each memory besides the arena. views:
+    nodes that copy nothing in this plan.
     """
 
     file: str
@@ -52,7 +52,7 @@ class Lock:
     buffers: tuple[Buffer, ...]
     graph: tuple[str, ...] = ()
     again: Mapping[str, str] = field(default_factory=dict[str, str])
-    """With second runs: the nodes as the graph lists them, and what each second run repeats."""
+    """Second run -> the node that it repeats; with second runs, `graph` has the nodes in the graph's order."""
     bases: Mapping[str, int] = field(default_factory=dict[str, int])
     moves: Mapping[str, Move] = field(default_factory=dict[str, Move])
     views: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ class Lock:
     streams: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     """Name of each stream -> names of the nodes that it computes row by row."""
     prepared: frozenset[str] = frozenset()
-    """Nodes whose weights lie in flash as they are multiplied."""
+    """Nodes whose weights are prepared in flash."""
     copies: Mapping[str, LowRank] = field(default_factory=dict[str, LowRank])
     """Layer -> kind and ranks of the low-rank copy of its input that it keeps."""
 
@@ -86,7 +86,7 @@ def read_lock(path: Path) -> Lock:
     except OSError as problem:
         what = f"cannot be read ({problem.strerror or problem})"
         raise CompileError("E0106", path.name, what, "give the plan.json of an earlier output") from problem
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:  # no entry is of its type
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:  # an entry has the wrong type
         what = "is not a plan that this compiler wrote"
         raise CompileError("E0106", path.name, what, "give the plan.json of an earlier output") from problem
 
@@ -104,7 +104,7 @@ def _number(item: object) -> int:
 
 
 def _bases(content: Any) -> dict[str, int]:
-    """Return where each memory begins: behind the highest byte of the one before."""
+    """Return the first byte of each memory: after the highest byte of the previous one."""
     bases, top = {ARENA: 0}, 0
     for name in (ARENA, *(_text(name) for name in content.get("memories", ()))):
         bases[name] = top
@@ -147,7 +147,7 @@ def _over(entry: Mapping[str, object]) -> Over:
 def plan_from_lock(graph: Graph, lock: Lock, options: PlanOptions, memories: Sequence[Memory] = ()) -> Planned:
     """Return the plan of a lock for this graph, and the graph with the lock's second runs and page moves.
 
-    memories: what its further memories are. CompileError E0106 if the lock does not match, or would corrupt memory or
+    memories: the lock's further memories. CompileError E0106 if the lock does not match, or would corrupt memory or
     results.
     """
     try:
@@ -173,9 +173,9 @@ def plan_from_lock(graph: Graph, lock: Lock, options: PlanOptions, memories: Seq
 
 
 def _rewritten(graph: Graph, lock: Lock, options: PlanOptions) -> tuple[Graph, Graph, tuple[SecondRun, ...]]:
-    """Return (the graph that the second runs are of, the graph with the lock's streams and second runs, these).
+    """Return (the graph before second runs, the graph with the lock's streams and second runs, the second runs).
 
-    Either a graph with streams has second runs, or one with second runs has streams: then it names none of them.
+    Either a graph with streams has second runs, or one with second runs has streams, whose names it then does not list.
     """
     if not lock.again or set(lock.streams) & set(lock.graph):
         by_rows = _with_streams(graph, lock.streams, options)
@@ -186,7 +186,7 @@ def _rewritten(graph: Graph, lock: Lock, options: PlanOptions) -> tuple[Graph, G
 
 
 def _written_out(before: Graph, rewritten: Graph, plan: MemoryPlan) -> tuple[Graph, MemoryPlan]:
-    """Return a graph and its plan, the nodes of streams in their place unless the graph before has these streams."""
+    """Return a graph and its plan, with streams replaced by their nodes unless the graph before has these streams."""
     if any(node.op == "Stream" for node in before.nodes):
         return rewritten, plan
     order = without_streams(replace(rewritten, nodes=plan.order)).nodes
@@ -194,8 +194,7 @@ def _written_out(before: Graph, rewritten: Graph, plan: MemoryPlan) -> tuple[Gra
 
 
 def _with_streams(graph: Graph, streams: Mapping[str, Sequence[str]], options: PlanOptions) -> Graph:
-    """Return the graph with the lock's streams, made anew: the lock says of which nodes, the judge whether they are
-    right."""
+    """Return the graph with the lock's streams, rebuilt: the lock tells their nodes, the validator checks them."""
     if not streams:
         return graph
     nodes, found = {node.name: node for node in graph.nodes}, list[Node]()
@@ -213,7 +212,7 @@ def _with_streams(graph: Graph, streams: Mapping[str, Sequence[str]], options: P
 
 
 def _with_views(graph: Graph, names: Sequence[str]) -> Graph:
-    """Return the graph with views where the lock has them; whether they can be is for the judge to say."""
+    """Return the graph with the lock's views; the validator checks whether they are possible."""
     able = {node.name for node in graph.nodes if op_def(node.op).as_view}
     strange = [name for name in names if name not in able]
     if strange:
@@ -222,13 +221,13 @@ def _with_views(graph: Graph, names: Sequence[str]) -> Graph:
 
 
 def _in_order(graph: Graph, lock: Lock, plan: MemoryPlan) -> MemoryPlan:
-    """Return the plan with the nodes of a graph that has no page moves."""
+    """Return the plan in the lock's order, with the nodes of a graph without page moves."""
     nodes = {node.name: node for node in graph.nodes}
     return replace(plan, order=tuple(nodes[name] for name in lock.order if name not in lock.moves))
 
 
 def _memories(lock: Lock, memories: Sequence[Memory]) -> list[Memory]:
-    """Return the lock's further memories, as large as the user lets them be."""
+    """Return the lock's further memories, as large as the user permits."""
     given = {memory.name: memory for memory in memories}
     for name in lock.bases:
         if name not in given:
@@ -266,7 +265,7 @@ def _plan(graph: Graph, lock: Lock, options: PlanOptions, memories: Sequence[Mem
 
 
 def _further(plan: MemoryPlan, memory: Memory, span: Sequence[int]) -> FurtherMemory:
-    """Return a memory in use, priced by the figures of this run; PlanError if it holds more than it may."""
+    """Return a used memory, with the prices of this run; PlanError if it exceeds its capacity."""
     base, end = span
     if end - base > memory.capacity_bytes:
         raise PlanError("memory", f"{memory.name} holds {end - base} B, of {memory.capacity_bytes} B")

@@ -1,7 +1,7 @@
-"""From a graph to what the planner works on: tasks with precedence and the storages that they touch.
+"""The planner's model of a graph: tasks with precedence and the storages that they touch.
 
-A *storage* is a set of values that share one address in every plan: a value, its views, and what overwrites it by
-`OpDef.alias`; or a value with parts and all that lies in it (`views.py`). A storage is live from the first to the last
+A *storage* is a set of values that share one address in every plan: a value, its views, and values that overwrite it by
+`OpDef.alias`; or a value with parts and all values in it (`views.py`). A storage is live from the first to the last
 task that touches it. That rule is symmetric in time, so an order may be searched from either end. In-place pairs join
 two storages into one rectangle, but only in orders where the input's storage dies at the very node that opens the
 output's; they are decided per order.
@@ -30,9 +30,9 @@ PERSISTENT_KINDS = ("header", "state", "accumulator")
 
 @dataclass(frozen=True)
 class Storage:
-    """Values with one address. `exact_bytes` is the tensor's size, `size_bytes` what is reserved (aligned).
+    """Values with one address. `exact_bytes` is the tensor's size, `size_bytes` the reserved (aligned) size.
 
-    within: where values begin inside a storage that has parts, in bytes; empty for all others.
+    within: offsets in bytes of values inside a storage that has parts; empty for all others.
     """
 
     kind: BufferKind
@@ -46,8 +46,8 @@ class InPlace(NamedTuple):
     """A task may write storage `output` over `overlap_bytes` of storage `source` if the source dies there.
 
     Orders count the overlap as never needed twice, whatever its size. `rectangles` joins two storages only if the
-    overlap is all of both. A smaller one (a kernel that overwrites what it has read) is for the placement to use: the
-    source begins `distance` bytes above the output or more (`exact`: just there), or they share nothing.
+    overlap is all of both. A smaller one (a kernel that overwrites what it has read) is left to the placement. The
+    source begins at least `distance` bytes above the output (`exact`: exactly there), or they share nothing.
     """
 
     output: int
@@ -59,10 +59,10 @@ class InPlace(NamedTuple):
 
 @dataclass(frozen=True)
 class TaskGraph:
-    """What an order search needs, as plain indices. Tasks are the graph's nodes, then START, then BARRIER.
+    """Input of an order search, as plain indices. Tasks are the graph's nodes, then START, then BARRIER.
 
-    START opens the input's storage before all else. BARRIER stands between the phases "step" and "apply" and touches
-    what must survive the whole step. Persistent storages are constant load and do not appear in `touched`.
+    START opens the input's storage before all else. BARRIER is between the phases "step" and "apply" and touches
+    storages that must survive the whole step. Persistent storages are constant load and do not appear in `touched`.
 
     before: direct predecessors (data, write-after-read, phase), deduplicated and sorted, per task.
     touched: movable storages that a task reads or writes. size: reserved bytes per storage.
@@ -102,7 +102,7 @@ class TaskGraph:
 
 
 def _inverse(table: Sequence[Sequence[int]], count: int) -> tuple[tuple[int, ...], ...]:
-    """Return by number, below `count`, the places in the table that list it."""
+    """Return, for each number below `count`, the places in the table that list it."""
     found = grouped((number, place) for place, numbers in enumerate(table) for number in numbers)
     return tuple(tuple(found.get(number, ())) for number in range(count))
 
@@ -129,7 +129,7 @@ class _Collector:
         self.version_of: dict[str, int] = {}
         self.version_readers: list[list[int]] = []
         self.writer_of_version: dict[int, int] = {}
-        self.lasting: dict[int, None] = {}  # tasks of phase "step" that overwrite what outlives it
+        self.lasting: dict[int, None] = {}  # tasks of phase "step" that overwrite storages that outlive it
         self.touched: list[dict[int, None]] = [{} for _ in range(len(graph.nodes) + 2)]
         self.held: set[tuple[int, int]] = set()
         self.parts = ViewStorages(graph, {*options.keep, *(value.name for value in graph.outputs)})
@@ -144,7 +144,7 @@ class _Collector:
             self.visit(index, node)
 
     def open_storage(self, value: Value, kind: BufferKind) -> int:
-        """Return a storage for a value that a node writes; what lies inside another one only joins its storage."""
+        """Return the storage of a value that a node writes; a value inside another one joins that one's storage."""
         home = self.parts.place[value.name].home if value.name in self.parts.place else None
         if home not in self.parted:
             self.kinds.append(kind)
@@ -155,7 +155,7 @@ class _Collector:
         return storage
 
     def start(self, name: str) -> int:
-        """Return where a value begins in its storage."""
+        """Return a value's offset in its storage, in bytes."""
         return self.parts.place[name].start if name in self.parts.place else 0
 
     def join(self, value: Value, storage: int, version: int | None = None) -> None:
@@ -198,7 +198,7 @@ class _Collector:
     def _view(self, node: Node, source: Value, value: Value) -> None:
         if value.name not in self.parts.place and op_def(node.op).placed.starts(node) != (0,):
             raise PlanError("no view", f"what {node.name!r} reads cannot lie where it shows it")
-        if source.name in self.storage_of:  # else: a view of flash or of the caller's memory takes nothing either
+        if source.name in self.storage_of:  # else: a view of flash or of the caller's memory needs no plan either
             self.join(value, self.storage_of[source.name], self.version_of[source.name])
 
     def _overwrite(self, index: int, node: Node, source: Value, value: Value) -> None:
@@ -213,8 +213,7 @@ class _Collector:
         self.join(value, self.storage_of[source.name])
 
     def hold_outputs(self, graph: Graph) -> None:
-        """Hold outputs: inference returns after the last producer of an output: all outputs must be intact at that
-        point."""
+        """Hold outputs: inference returns after the last producer of an output, and all outputs must be intact then."""
         producers = graph.producers()
         position = {node.name: index for index, node in enumerate(graph.nodes)}
         for task in (position[producers[v.name].name] for v in graph.outputs if v.name in producers):
@@ -233,7 +232,7 @@ class _Collector:
         ]
 
     def guarded(self, graph: Graph) -> list[tuple[int, int]]:
-        """Return edges from what makes the guard to every task that overwrites what outlives the step."""
+        """Return edges from the guard's producer to every task that overwrites storages that outlive the step."""
         made = [index for index, node in enumerate(graph.nodes) if graph.guard in (v.name for v in node.outputs)]
         return [(first, writer) for first in made for writer in self.lasting]
 
@@ -261,21 +260,21 @@ class _Collector:
         return tuple(dict.fromkeys(pairs))
 
     def opens(self, storage: int, name: str) -> bool:
-        """Tell whether a value may be the first content of a storage: with parts, the order decides which one is."""
+        """Tell whether a value may be the first content of a storage; with parts, the order decides which value is."""
         return self.values[storage][0] == name or name in self.parts.place
 
     def overlap(self, index: int, node: Node, overlap: Overlap, times: Mapping[int | None, int]) -> Iterator[InPlace]:
-        """Yield the pair of a declared overlap, if both are storages of their own and it saves anything. times: how
-        often the node reads and writes a storage."""
+        """Yield the pair of a declared overlap, if it joins two storages and saves bytes. times: how often the node
+        reads and writes a storage."""
         source, output = node.inputs[overlap.source].name, node.outputs[overlap.output].name
         over, storage = self.storage_of.get(source), self.storage_of[output]
-        # The distance says nothing about a second operand in the same memory.
+        # The distance does not hold for a second operand in the same memory.
         if over is None or over == storage or times[over] > 1 or times[storage] > 1:
             return
         if self.kinds[over] in PERSISTENT_KINDS or (index, over) in self.held:
             return
         step = math.lcm(overlap.step, self.options.alignment_bytes)
-        # It is one of two values, which need not begin where their storages do.
+        # The distance is between values, which need not begin where their storages do.
         inside = self.start(output) - self.start(source)
         if step > self.options.alignment_bytes and inside % step:
             return
@@ -305,7 +304,8 @@ def _phase_edges(graph: Graph) -> list[tuple[int, int]]:
 
 
 def _image_edges(graph: Graph) -> list[tuple[int, int]]:
-    """Return what takes the image row by row runs before what it does not need: the label comes later."""
+    """Return edges that make the node that takes the image row by row run before nodes it does not need: the label
+    comes later."""
     edges: list[tuple[int, int]] = []
     for index, node in enumerate(graph.nodes):
         if takes_lines(node):

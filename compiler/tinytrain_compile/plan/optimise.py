@@ -1,4 +1,4 @@
-"""`--optimise`: of many plans for one training graph, the best by an objective, below limits of arena and step time.
+"""`--optimise`: the best by an objective of many plans for one training graph, below limits of arena and step time.
 
 Plans are made with fewer and more second runs, in one memory or spread over several. The cheapest of them is not proven
 to be the cheapest of all: second runs and page moves are not searched together.
@@ -20,18 +20,18 @@ from tinytrain_compile.plan.price import step_cost
 from tinytrain_compile.plan.remat.stage import Rematerialiser
 
 LEVELS = (1 / 3, 2 / 3)
-"""How much of what is missing is paged rather than computed twice, in plans that do both."""
+"""Shares of the missing bytes that are paged rather than computed twice, in plans that do both."""
 
 FULL_PROBES = 3
-"""Smaller arenas that are tried with all effort, below the smallest one that greedy methods reach."""
+"""Number of smaller arenas tried with full effort, below the smallest one that greedy methods reach."""
 
 
 def optimise(graph: Graph, options: PlanOptions, wish: Wish) -> Planned:
     """Return the best plan found by wish.objective, below options.capacity_bytes and wish.limit_ps.
 
-    If none was found: the fastest one that fits the arena; if there is none either, the one with the smallest arena.
+    If there is none: the fastest one that fits the arena; if there is none either, the one with the smallest arena.
     Without wish.limit_ps the smallest arena (objective "memory") is the same for every capacity.
-    wish.remat: "off" and "min" are kept; else it is left to the objective.
+    wish.remat: "off" and "min" are kept; otherwise the objective decides.
     """
     search = PlanSearch(graph, options, wish)
     found = list(search.small() if wish.objective == "memory" else search.cheap())
@@ -46,7 +46,7 @@ def optimise(graph: Graph, options: PlanOptions, wish: Wish) -> Planned:
 
 
 class PlanSearch:
-    """Makes plans of one graph, each part of the work once."""
+    """Maker of plans for one graph that does each part of the work once."""
 
     def __init__(self, graph: Graph, options: PlanOptions, wish: Wish) -> None:
         if wish.objective == "memory":
@@ -70,19 +70,19 @@ class PlanSearch:
         return step_cost(planned.plan, self.wish.core)
 
     def rank(self, planned: Planned) -> tuple[int, int, int]:
-        """Return a key of which smaller is better."""
+        """Return a sort key: smaller is better."""
         cost, size = self.cost(planned), planned.plan.arena_bytes
         first = {"memory": size, "time": cost.ps, "energy": cost.pj}[self.wish.objective or "time"]
         return first, cost.ps, size
 
     def base(self) -> Planned:
-        """Return the plan in one memory that costs least, of those that --remat allows."""
+        """Return the cheapest plan in one memory that --remat allows."""
         return self.minimal if self.wish.remat == "min" else self.without
 
     # ---- least time or energy ----
 
     def cheap(self) -> Iterator[Planned]:
-        """Yield plans below the capacity; where the base fits, nothing is cheaper."""
+        """Yield plans below the capacity; if the base fits, nothing is cheaper."""
         base, room = self.base(), self.options.capacity_bytes
         yield base
         if room is None or base.plan.arena_bytes <= room:
@@ -100,7 +100,7 @@ class PlanSearch:
                 yield moved
 
     def _between(self, room: int, top: int, fits: bool) -> Iterable[Planned]:
-        """Yield plans with second runs that are still too large for the capacity, to be spread."""
+        """Yield plans with second runs that are still too large for the capacity, to be spread over memories."""
         if not fits:
             yield self.minimal
         if self.wish.memories and self.options.effort == "full":
@@ -114,7 +114,7 @@ class PlanSearch:
         left = None if limit is None else limit - self.cost(source).ps
         settings = replace(self.options, capacity_bytes=capacity, effort=effort, most_ps=left)
         found = spread(source.graph, source.plan, settings, self.wish.memories)
-        if found is None and left is not None:  # then as fast as can be: how long that takes is part of the answer
+        if found is None and left is not None:  # then as fast as possible: its time is part of the answer
             settings = replace(settings, most_ps=None, spend="time")
             found = spread(source.graph, source.plan, settings, self.wish.memories)
         return found
@@ -122,8 +122,7 @@ class PlanSearch:
     # ---- smallest arena ----
 
     def small(self) -> Iterator[Planned]:
-        """Yield plans with a small arena: second runs as far as time allows, then everything that other memories
-        take."""
+        """Yield plans with a small arena: second runs as far as time allows, then all that other memories can hold."""
         sources = [self.base()]
         if self.wish.remat in (None, "auto"):
             sources.append(self.minimal)
@@ -150,7 +149,7 @@ class PlanSearch:
         return best
 
     def _squeezed(self, source: Planned) -> Iterator[Planned]:
-        """Yield the source with ever less in the arena."""
+        """Yield the source with less and less in the arena."""
         handle = self.options.header_bytes + POINTER_BYTES * len(self.wish.memories)
         floor, found_so_far = self.options.reserved(handle), list[Planned]()
 
@@ -159,7 +158,7 @@ class PlanSearch:
             found_so_far.extend([] if found is None else [found])
             return None if found is None else found.plan.arena_bytes
 
-        # Perhaps nothing has to stay: so the first question is the handle alone.
+        # Perhaps nothing has to stay, so the first try is the handle alone.
         low, high = halve(floor, source.plan.arena_bytes, reach, self.options.alignment_bytes, ask_low=True)
         yield from found_so_far
         if self.options.effort == "quick":
@@ -173,7 +172,7 @@ class PlanSearch:
             middle = (low + high) // 2
 
     def _in_arena(self, source: Planned, capacity: int, effort: str) -> Planned | None:
-        """Spread below a capacity and, if there is a limit, in time."""
+        """Spread below a capacity and, if there is one, the time limit."""
         found = self._moved(source, capacity, effort)
         limit = self.wish.limit_ps
         return found if found is None or limit is None or self.cost(found).ps <= limit else None

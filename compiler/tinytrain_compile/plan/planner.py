@@ -1,7 +1,7 @@
-"""The stage itself: orders, then places, keeps the lowest arena, and has the result checked.
+"""The planning stage: it orders, then places, keeps the lowest arena, and has the result checked.
 
-`plan_memory` plans a graph as it is; `plan_graph` decides which Concats and Slices are views in it. The last few plans
-are remembered, since who looks for a way to fit asks more than once.
+`plan_memory` plans an unchanged graph; `plan_graph` decides which of its Concats and Slices are views. The last few
+plans are remembered, since a search for a way to fit asks more than once.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from tinytrain_compile.plan.place.choose import PlacedOrder, choose
 from tinytrain_compile.plan.views import candidates, with_views
 
 SEARCH_SHARE, WINDOW_SHARE = 0.15, 0.15
-"""Parts of the deterministic time that the order search, and what follows if it proves nothing, may use."""
+"""Shares of the deterministic time for the order search, and for the windows after it if it proves nothing."""
 
 QUICK_UNITS = 0.2
 """Deterministic time of the order search with effort "quick"."""
 
 REMEMBERED = 8
-"""Graphs, with what plans of them begin with; and plans. Enough for one ladder: four graphs, quickly and in full."""
+"""Remembered graphs with their QuickPlans; and plans. Enough for one ladder: four graphs, quick and full."""
 
 
 class QuickPlan:
-    """What a plan begins with, each part made when it is asked for: by list schedules and greedy placement.
+    """Beginning of a plan, by list schedules and greedy placement; each part is made on first use.
 
     model: the graph's memory; base: its persistent buffers, which end at `below`.
     """
@@ -49,18 +49,18 @@ class QuickPlan:
 
     @cached_property
     def bound(self) -> int:
-        """A peak of movable bytes that no order is below."""
+        """Lower bound of every order's peak, in movable bytes."""
         return peak_bound(self.model.tasks)
 
     @cached_property
     def needs(self) -> dict[str, int]:
-        """Bytes without which a node does not run by itself, if others are streams or views; besides what lives for
-        ever. Copies that may be views are not here, since a view does not run."""
+        """Bytes that a node needs to run by itself, if others are streams or views; persistent bytes excluded. Copies
+        that may be views are not included, since a view does not run."""
         return _needs(self.model)
 
     @cached_property
     def orders(self) -> tuple[list[RankedOrder], int]:
-        """Orders to choose from, smallest peak first, and the best bound known then: a little work, no solver."""
+        """Orders to choose from, smallest peak first, and the best bound known: a little work, no solver."""
         orders = list_orders(self.model.tasks, self.bound, thorough=False)
         if self._options.effort == "rough":
             return orders, self.bound
@@ -70,16 +70,17 @@ class QuickPlan:
 
     @cached_property
     def chosen(self) -> PlacedOrder:
-        """Order and places."""
+        """The order and its placement."""
         return choose(self.model, self.orders[0], None, self._options)
 
     @cached_property
     def plan(self) -> MemoryPlan:
-        """That as a plan, judged."""
+        """The chosen order and placement as a validated plan."""
         return self.assembled(self.chosen, self.orders[1])
 
     def assembled(self, chosen: PlacedOrder, bound: int) -> MemoryPlan:
-        """Return an order with its places as a plan, judged. bound: a peak of movable bytes that no order is below."""
+        """Return an order with its placement as a validated plan. bound: lower bound of every order's peak, in movable
+        bytes."""
         nodes, unit = self.model.nodes, chosen.packing.unit_bytes
         placed = zip(chosen.items, chosen.placement.offsets, strict=True)
         buffers = (*self.base, *(replace(item, offset=self.below + offset * unit) for item, offset in placed))
@@ -103,8 +104,7 @@ class QuickPlan:
 
 
 def quick_plan(graph: Graph, options: PlanOptions) -> QuickPlan:
-    """Return the beginning of a plan, of the same graph the same: bounds, quick plans and full ones of the last few
-    share one."""
+    """Return the beginning of a plan, cached: bounds, quick plans and full plans of a recent graph share one."""
     kept = PlanOptions(alignment_bytes=options.alignment_bytes, header_bytes=options.header_bytes, keep=options.keep)
     effort: Effort = "rough" if options.effort == "rough" else "quick"
     return _quick_plan(graph, replace(kept, seed=options.seed, effort=effort))
@@ -118,8 +118,8 @@ def _quick_plan(graph: Graph, options: PlanOptions) -> QuickPlan:
 def plan_memory(graph: Graph, options: PlanOptions) -> MemoryPlan:
     """Return order of execution and address of every buffer, checked by `validate_plan`.
 
-    Returns the lowest plan found, whether or not it fits `options.capacity_bytes`; where it does, and where orders and
-    places that might were looked at, nothing lower is searched. With effort "full" the arena
+    Returns the lowest plan found, whether or not it fits `options.capacity_bytes`. Once a plan fits, there is no search
+    for a lower one. With effort "full" the arena
     is never larger than with "quick" (a candidate that was priced quickly and fits will fit). Raises PlanError if
     the graph cannot be run safely in any order.
     """
@@ -134,10 +134,9 @@ def plan_memory(graph: Graph, options: PlanOptions) -> MemoryPlan:
 
 
 def quick_arena(graph: Graph, options: PlanOptions, most: int | None = None) -> int:
-    """Return the arena of `plan_memory` with effort "quick", which nobody judges: to compare graphs before one is
-    planned.
+    """Return the arena of `plan_memory` with effort "quick", not validated, to compare graphs before planning one.
 
-    most: what is larger than this need not be exact, but larger; then a bound, or the orders alone, may say so.
+    most: a result above this need not be exact, only above it; then a bound, or the orders alone, may suffice.
     """
     quick = quick_plan(graph, options)
     if most is not None and quick.below + quick.bound > most:
@@ -148,8 +147,8 @@ def quick_arena(graph: Graph, options: PlanOptions, most: int | None = None) -> 
 
 
 def arena_bound(graph: Graph, options: PlanOptions, once: bool) -> int:
-    """Return what no plan needs less than. once: nothing is computed twice (else only what a single node touches is
-    certain)."""
+    """Return a lower bound of every plan's arena, in bytes. once: without second runs (else only bytes that a single
+    node touches are certain)."""
     quick = quick_plan(graph, options)
     if once and not any(op_def(node.op).as_view for node in graph.nodes):  # a view needs less than the copy it replaces
         return quick.below + quick.bound
@@ -157,13 +156,15 @@ def arena_bound(graph: Graph, options: PlanOptions, once: bool) -> int:
 
 
 def alone_bound(graph: Graph, options: PlanOptions, names: Container[str]) -> int:
-    """Return what no plan is below in which each of these nodes runs by itself, whatever else is a stream or a view."""
+    """Return a lower bound of every plan in which each of these nodes runs by itself, whatever others are streams or
+    views."""
     quick = quick_plan(graph, options)
     return quick.below + max((need for name, need in quick.needs.items() if name in names), default=0)
 
 
 def least_load(graph: Graph, options: PlanOptions, without: Container[str]) -> int:
-    """Return what no order is below while the input lies there alone, or some node runs but those `without`."""
+    """Return a lower bound of the load of every order while the input is there alone, or any node not in `without`
+    runs."""
     quick = quick_plan(graph, options)
     nodes, tasks = quick.model.nodes, quick.model.tasks
     sure = [task for task, node in enumerate(nodes) if not op_def(node.op).as_view and node.name not in without]
@@ -171,9 +172,10 @@ def least_load(graph: Graph, options: PlanOptions, without: Container[str]) -> i
 
 
 def sure_load(graph: Graph, options: PlanOptions, names: Container[str]) -> int:
-    """Return what no plan is below in which any of these nodes runs by itself, whatever else is a stream or a view.
+    """Return a lower bound of every plan in which any of these nodes runs by itself, whatever others are streams or
+    views.
 
-    What views relate may lie in fewer bytes than here, so nodes that touch it count for nothing.
+    Values related by views may take fewer bytes than here, so nodes that touch them do not count.
     """
     quick = quick_plan(graph, options)
     views = (node for node in quick.model.nodes if op_def(node.op).as_view or op_def(node.op).view)
@@ -187,7 +189,7 @@ def sure_load(graph: Graph, options: PlanOptions, names: Container[str]) -> int:
 
 
 def _touched(tasks: TaskGraph, task: int) -> int:
-    """Return bytes that a task reads, writes and works in, less what it may at best do in place."""
+    """Return the bytes that a task reads, writes and works in, minus the most that it may save in place."""
     return (
         sum(tasks.size[storage] for storage in tasks.touched[task])
         + tasks.scratch[task]
@@ -196,7 +198,8 @@ def _touched(tasks: TaskGraph, task: int) -> int:
 
 
 def _needs(model: MemoryModel) -> dict[str, int]:
-    """Return bytes by node; of storages that views may relate, only the largest counts: the others may be inside it."""
+    """Return bytes by node; of storages that views may relate, only the largest counts, as the others may be inside
+    it."""
     tasks, group = model.tasks, list(range(len(model.storages)))
     copies = [task for task, node in enumerate(model.nodes) if op_def(node.op).as_view or op_def(node.op).view]
     for task in copies:
@@ -216,7 +219,7 @@ def _needs(model: MemoryModel) -> dict[str, int]:
 def thorough_orders(tasks: TaskGraph, bound: int, options: PlanOptions) -> tuple[list[RankedOrder], int]:
     """Return orders and their bound with effort "full": list schedules, cuts, the search, windows if it proves nothing.
 
-    bound: a peak that is known to be a lower bound.
+    bound: a known lower bound of the peak.
     """
     orders = list_orders(tasks, bound, thorough=True)
     bound = cut_bound(tasks, orders[0].order, bound)
@@ -234,7 +237,7 @@ def _with(orders: list[RankedOrder], found: Optimum) -> list[RankedOrder]:
 
 
 def _top(buffers: Iterable[Buffer]) -> int:
-    """Return where the highest of these ends."""
+    """Return the end of the highest buffer."""
     return max((buffer.offset + buffer.size_bytes for buffer in buffers), default=0)
 
 
@@ -257,16 +260,16 @@ def persistent_buffers(model: MemoryModel, options: PlanOptions) -> tuple[Buffer
 
 
 TURNS = 8
-"""With effort "full": how many are then tried the other way, one by one."""
+"""Concats and Slices that effort "full" then tries the other way, one by one."""
 TRIED_NODES = 16_000
-"""Nodes in all plans that are tried, at most (two plans always are): what a large graph wins is not worth minutes."""
+"""Most nodes in all plans tried (two plans always are): the gain in a large graph is not worth minutes."""
 
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """A graph and its plan; the graph has second runs where plan.remat is not None, and views where nothing need move.
+    """A graph and its plan; the graph has second runs if plan.remat is not None, and views where no byte has to move.
 
-    refused: with second runs, what was found and not taken: it costs too much, or does not fit either.
+    refused: a plan with second runs that was found but not taken: it costs too much, or does not fit either.
     """
 
     graph: Graph
@@ -278,10 +281,10 @@ class Planned:
 def plan_graph(graph: Graph, options: PlanOptions) -> Planned:
     """Return `plan_memory` of the graph with those Concats and Slices as views whose bytes need not move.
 
-    A whole is live from its first part to the last reader of any, which may cost more than copying. So quick plans try
-    all of them, the Concats, the Slices and none, with effort "full" also the best of these with one turned. The
-    smallest arena counts, and among equals the fewest copies. Of the same graph it is the same plan: the last few are
-    remembered, since who looks for a way to fit asks more than once.
+    A whole is live from its first part to the last reader of any part, which may cost more than copying. So quick plans
+    try all of them, only the Concats, only the Slices, and none; effort "full" also tries the best of these with one
+    changed. The smallest arena wins, and among equals the fewest copies. The last few plans are remembered, since a
+    search for a way to fit asks more than once.
     """
     views = _possible_views(graph, options)
     if not views:
@@ -294,8 +297,8 @@ def plan_graph(graph: Graph, options: PlanOptions) -> Planned:
 class Need:
     """Bytes that a graph needs by a quick plan, to compare graphs.
 
-    copies: Concats and Slices that are not views, minus all of them, so 0 at the most.
-    peak_bytes: what lives at once in the best order, which is what a full plan may come down to.
+    copies: Concats and Slices that are not views, minus all of them, so at most 0. peak_bytes: most live bytes in the
+    best order, to which a full plan may come down.
     """
 
     arena_bytes: int
@@ -304,9 +307,9 @@ class Need:
 
 
 def least_need(graph: Graph, options: PlanOptions, most: int | None = None) -> Need:
-    """Return that of `plan_graph` with effort "quick", which nobody judges: whichever graph is taken is then planned.
+    """Return the need of `plan_graph` with effort "quick", not validated: the chosen graph is planned afterwards.
 
-    most: what is larger than this need not be exact, but larger.
+    most: a result above this need not be exact, only above it.
     """
     views, quick = _possible_views(graph, options), replace(options, effort="quick")
     if options.effort == "rough":
@@ -328,7 +331,7 @@ def _need(graph: Graph, quick: PlanOptions, copies: int, most: int | None) -> Ne
 def _cheapest_views(
     graph: Graph, views: tuple[str, ...], options: PlanOptions, most: int | None = None
 ) -> tuple[Need, tuple[str, ...]]:
-    """Return (what a graph with some views needs at best, these views); views: all that are possible together."""
+    """Return (the least need of a graph with some views, these views); views: all that are possible together."""
     quick = replace(options, effort="quick")
 
     def price(names: tuple[str, ...], most: int | None) -> Need:
@@ -354,13 +357,13 @@ def _cheapest_views(
 
 
 def streaming(without: MemoryPlan, arena_with_bytes: int) -> Streaming:
-    """Return what streams save, by the plan of the same graph without them."""
+    """Return the saving by streams, compared with the plan of the same graph without them."""
     loads = load_of(without.buffers, len(without.order))
     names = (node.name for node in without.order)
     return Streaming(without.arena_bytes, arena_with_bytes, tuple(zip(names, loads, strict=False)))
 
 
 def load_per_step(plan: MemoryPlan) -> list[int]:
-    """Return live bytes at every step (header, persistent buffers, scratch and alignment included); one entry at
-    least."""
+    """Return live bytes at every step, at least one entry; header, persistent buffers, scratch and alignment are
+    included."""
     return load_of(plan.buffers, len(plan.order))

@@ -1,7 +1,7 @@
-"""Which frozen weights lie in flash as kernels multiply them (`ops/int8/prepared.py`), where flash is left.
+"""Choice of the frozen weights stored in flash as kernels multiply them (`ops/int8/prepared.py`), if flash is left.
 
-First those that make the plan's largest load smaller, most bytes of scratch per byte of flash first, as long as there
-are some; then those that save most instructions per byte of flash.
+First come those that reduce the plan's largest load, by bytes of scratch per byte of flash; then those that save the
+most instructions per byte of flash.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from tinytrain_compile.plan.streams.build import build_stream
 
 @dataclass(frozen=True)
 class _Way:
-    """A weight that could be prepared. step: of the plan, in which its reader runs."""
+    """A weight that could be prepared. step: of the plan, at which its reader runs."""
 
     name: str
     step: int
     flash_bytes: int
     tenths: int
-    """Of an instruction, that its widening takes in a training step."""
+    """Tenths of an instruction that its widening takes in a training step."""
 
 
 def with_prepared(graph: Graph, names: Collection[str]) -> Graph:
     """Return the graph in which these nodes read prepared weights; ValueError for one whose weight cannot be.
 
-    int8 weights that nobody reads any more are no constants of it.
+    int8 weights that are no longer read are dropped from its constants.
     """
     nodes = tuple(with_prepared_weight(node) if node.name in names else node for node in graph.nodes)
     constants, kept = dict(graph.constants), {value.name for value in (*graph.parameters, *graph.state)}
@@ -59,7 +59,7 @@ def with_prepared(graph: Graph, names: Collection[str]) -> Graph:
 def prepared_as_locked(train: TrainGraph, lock: Lock, vectors: bool) -> TrainGraph:
     """Return the graph with the prepared weights of a lock. CompileError E0106 for a node that has none to prepare.
 
-    vectors: whether kernels are of integer vectors, which read int8 weights.
+    vectors: whether kernels use integer vectors, which read int8 weights.
     """
     frozen = _frozen(train.graph)
     able = {node.name for node in train.graph.nodes if not vectors and _is_able(node, frozen)}
@@ -79,7 +79,7 @@ def _is_able(node: Node, frozen: Collection[str]) -> bool:
 
 
 def choose_prepared(graph: Graph, plan: MemoryPlan, free_bytes: int) -> tuple[str, ...]:
-    """Return names of the nodes whose weights are prepared in so many bytes of flash, in the graph's order."""
+    """Return names of the nodes whose weights are prepared in `free_bytes` of flash, in the graph's order."""
     chosen = _Choice(graph, plan, free_bytes)
     chosen.lower_load()
     chosen.save_instructions()
@@ -87,7 +87,7 @@ def choose_prepared(graph: Graph, plan: MemoryPlan, free_bytes: int) -> tuple[st
 
 
 class _Choice:
-    """What is chosen so far, and the flash that is left."""
+    """The choice so far, and the flash that is left."""
 
     def __init__(self, graph: Graph, plan: MemoryPlan, free_bytes: int) -> None:
         self._order, self._free, self.names = plan.order, free_bytes, set[str]()
@@ -96,7 +96,7 @@ class _Choice:
         self._scratch = [scratch_bytes(node) for node in plan.order]
 
     def lower_load(self) -> None:
-        """Prepare weights of the step with the largest load, until that has none that fits and saves scratch."""
+        """Prepare weights of the step with the largest load, until that step has none that fits and saves scratch."""
         while True:
             step = max(range(len(self._load)), key=lambda step: self._load[step])
             here = ((self._saved(way), way) for way in self._ways.values() if way.step == step and self._fits(way))
@@ -122,7 +122,7 @@ class _Choice:
         self._free -= way.flash_bytes
 
     def _saved(self, way: _Way) -> int:
-        """Return bytes of scratch of its step that a weight saves beside what is chosen already."""
+        """Return the bytes of scratch of its step that a weight saves in addition to those already chosen."""
         after = _scratch_with(self._order[way.step], self.names | {way.name})
         return self._scratch[way.step] - after
 
@@ -140,7 +140,7 @@ def _ways(plan: MemoryPlan, frozen: Collection[str]) -> Iterator[_Way]:
 
 
 def _scratch_with(node: Node, names: Collection[str]) -> int:
-    """Return scratch of a node whose inner nodes, or itself, read prepared weights as far as they are named."""
+    """Return the scratch of a node if it, or those of its inner nodes that are in `names`, read prepared weights."""
     attrs = node.attrs
     if not isinstance(attrs, StreamAttrs):
         return scratch_bytes(with_prepared_weight(node) if node.name in names else node)

@@ -1,7 +1,7 @@
 """Price of a step by a plan: work of the core, and bytes that kernels access, by the target's figures.
 
-An operator with multiply-accumulates fetches its two factors once per REUSE products; all else is read and written
-once. Caches are not modelled. This is a model for comparing plans, not a measurement.
+An operator with multiply-accumulates fetches its two factors once per REUSE products; other operands are read and
+written once. Caches are not modelled. This is a model for comparing plans, not a measurement.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ REUSE = 4
 """Products that an element serves once it is in a register: kernels work on tiles of about four."""
 
 FACTORS = 2
-"""The largest inputs of an operator with multiply-accumulates are what it multiplies."""
+"""Number of factors of an operator with multiply-accumulates: its largest inputs."""
 
 
 def bytes_read(node: Node) -> list[int]:
-    """Return per input of a node, the bytes that its kernel reads; nothing for a view; page moves are priced apart."""
+    """Return, per input of a node, the bytes that its kernel reads; 0 for a view; page moves are priced separately."""
     parts = taken_apart(node)
     if len(parts) > 1:
         read = {value.name: size for part in parts for value, size in zip(part.inputs, bytes_read(part), strict=True)}
@@ -65,12 +65,12 @@ def bytes_read(node: Node) -> list[int]:
 
 
 def accessed(plan: MemoryPlan) -> list[int]:
-    """Return per buffer of a plan, bytes read and written by the kernels of one step and its update."""
+    """Return, per buffer of a plan, the bytes read and written by the kernels of one step and its update."""
     home = {name: index for index, buffer in enumerate(plan.buffers) for name in buffer.values}
     scratch = {buffer.name: index for index, buffer in enumerate(plan.buffers) if buffer.kind == "scratch"}
     total = [0] * len(plan.buffers)
     for node in plan.order:
-        definition = op_def(node.op)  # page moves are priced apart
+        definition = op_def(node.op)  # page moves are priced separately
         written = [0 if definition.view or definition.page else value.size_bytes for value in node.outputs]
         for value, size in zip((*node.inputs, *node.outputs), (*bytes_read(node), *written), strict=True):
             if value.name in home:

@@ -1,7 +1,7 @@
-"""One way for each of several layers, so that limits hold and the gain is largest: a multiple-choice model for CP-SAT.
+"""Choice of one way for each of several layers with the largest gain within limits: a multiple-choice model for CP-SAT.
 
-What the ways cost is said by rows: sums over *events*, an event being "one of these ways is taken". A row holds always,
-or where an event has happened (a step of the backward pass that is only there if something below it is trained).
+Rows express the costs of ways: sums over *events*, an event being "one of these ways is taken". A row holds always, or
+only if an event has happened (a step of the backward pass that exists only if something below it is trained).
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
 Selection = tuple[int, ...]
-"""For every group, which of its ways."""
+"""Index of the chosen way, for every group."""
 Event = frozenset[tuple[int, int]]
-"""(group, way): it happens if any of these is taken."""
+"""Pairs (group, way): the event happens if any of these is taken."""
 
 SOLVER_TIME = 1.0
 """CP-SAT's own deterministic time for one answer, in units that are about a second each."""
 LINEAR = 2
-"""CP-SAT's level of linear relaxation: with its cuts it proves in half a second what it is far from after three."""
+"""CP-SAT's level of linear relaxation: its cuts prove in half a second what is far from proven in three without."""
 FEW_TERMS, MORE_ROWS, MOST_TURNS = 10_000, 12, 12
-"""Rows of more terms are given to the solver as they are broken, the tightest first, the worst so many at a time; after
-so many turns all of them."""
+"""Rows with more terms than this are passed to the solver only when broken, the worst ones first, this many at a time;
+after this many turns, all of them."""
 NEAR_ENOUGH = 2e-3
-"""Relative gap at which an answer that need not be the best one will do."""
+"""Relative gap at which an answer suffices if it need not be the best one."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,15 @@ class Row:
     only_if: Event | None = None
 
     def holds(self, selection: Selection) -> bool:
-        """Tell whether a selection keeps to it."""
+        """Tell whether a selection keeps to the row."""
         return not self.counts(selection) or self.load(selection) <= self.limit
 
     def counts(self, selection: Selection) -> bool:
-        """Tell whether it is there to be kept to."""
+        """Tell whether the row applies to a selection."""
         return self.only_if is None or not self.only_if.isdisjoint(enumerate(selection))
 
     def load(self, selection: Selection) -> int:
-        """Return what a selection makes of the sum."""
+        """Return the row's sum for a selection."""
         taken = frozenset(enumerate(selection))  # made once: a row may have hundreds of terms
         return self.base + sum(amount for event, amount in self.terms if not event.isdisjoint(taken))
 
@@ -71,7 +71,7 @@ def _add_rows(model: cp_model.CpModel, taken: Sequence[Sequence[cp_model.IntVar]
             parts: list[cp_model.LiteralT] = []
             for group, pairs in groupby(sorted(event), key=lambda pair: pair[0]):
                 ways = taken[group]
-                inside = [way for _, way in pairs if way < len(ways)]  # others are not looked at
+                inside = [way for _, way in pairs if way < len(ways)]  # others are not considered
                 if inside and inside == list(range(1, len(ways))):
                     parts.append(ways[0].negated())
                 else:
@@ -98,8 +98,8 @@ def _sum(variables: Sequence[Any], amounts: Sequence[int]) -> Any:
 def _least(
     found: Selection, gains: Sequence[Sequence[int]], rows: Sequence[Row], excluded: Collection[Selection]
 ) -> Selection:
-    """Return the same with the first way of equal gain in every group, where that keeps to the rows: nothing for
-    nothing."""
+    """Return the selection with the first way of equal gain in every group, if rows permit, so that nothing is spent
+    without gain."""
     for group, ways in enumerate(gains):
         for way in range(found[group]):
             other = (*found[:group], way, *found[group + 1 :])
@@ -119,8 +119,8 @@ def select(
 ) -> Answer:
     """Return the selection of largest gain that keeps to the rows, is not `excluded` and gains more than `above`.
 
-    gains: per group and way; of ways that gain the same, the first is taken where the rows allow it. exact: whether to
-    go on until that is proven; work is limited either way, and counted.
+    gains: per group and way; of ways with equal gain, the first is taken if the rows permit. exact: whether to continue
+    until the result is proven; in any case work is counted and limited.
     """
     known, waiting = rows, list[Row]()
     if sum(len(row.terms) for row in rows) > FEW_TERMS:
@@ -142,12 +142,12 @@ def select(
 
 
 def _over_at_most(row: Row) -> int:
-    """Return by how much the worst selection is above a row."""
+    """Return the excess of the worst selection over a row's limit."""
     return row.base + sum(max(0, amount) for _, amount in row.terms) - row.limit
 
 
 def _over(rows: Sequence[Row], selection: Selection) -> list[tuple[int, int]]:
-    """Return (limit less load, which is below 0; place) of the rows that a selection breaks, the worst first."""
+    """Return (limit minus load, below 0; index) of the rows that a selection breaks, the worst first."""
     taken = frozenset(enumerate(selection))
     happened = {event for row in rows for event, _ in row.terms if not event.isdisjoint(taken)}
     found = list[tuple[int, int]]()
@@ -167,7 +167,7 @@ def best_with(
     seed: int,
 ) -> Answer:
     """Return `select` with one solver and all of these rows."""
-    # Imported here: --help and plans do without it.
+    # Imported here: --help and plans do not need it.
     from ortools.sat.python import cp_model
 
     from tinytrain_compile.plan.solver import new_solver

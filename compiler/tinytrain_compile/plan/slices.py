@@ -1,7 +1,7 @@
-"""Where a step may pause (docs/adr/0037-slices.md): between nodes, in streams between their calls, and in long nodes
-between turns of their kernels.
+"""Pauses of a step (docs/adr/0037-slices.md): between nodes, in streams between their calls, and in long nodes between
+turns of their kernels.
 
-Nothing moves, and every piece reads and writes what the whole would at that time: so nothing depends on the plan.
+Nothing moves, and every piece reads and writes what the whole would at that time, so the plan does not matter.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from tinytrain_compile.plan.options import CoreModel
 from tinytrain_compile.plan.price import node_ps
 
 PARTS_OF_A_STEP = 50
-"""A part of a step is cut where it is longer than the step divided by this."""
+"""Divisor of a step's time: longer parts are cut."""
 
 _END, _DEPTHWISE_END = 9, 29
-"""What ending a sum costs (its scale, rounding, the store) besides its terms, in multiply-accumulates. Fitted to the
-instructions of MCUNet's step on a Cortex-M7: every part above 1 % of it takes 0.7 to 1.5 times what this says."""
+"""Cost of ending a sum (its scale, rounding, the store) besides its terms, in multiply-accumulates; the second is for
+depthwise layers. Fitted to the instructions of MCUNet's step on a Cortex-M7: every part above 1 % of it takes 0.7 to
+1.5 times this model."""
 _IN_LONG_SUMS = 2
 """Multiply-accumulates in the time of one by the target's figure, which is a mean over layers, ends included."""
 
@@ -32,7 +33,7 @@ _PS_PER_US = 1_000_000
 
 @dataclass(frozen=True)
 class SlicedPlan:
-    """plan: with streams that may pause. long: nodes that are none, and how many pieces of each are to be."""
+    """plan: with streams that may pause. long: other long nodes -> wanted number of pieces."""
 
     plan: MemoryPlan
     long: Mapping[str, int]
@@ -41,7 +42,7 @@ class SlicedPlan:
 def sliced(plan: MemoryPlan, core: CoreModel, parts: int = PARTS_OF_A_STEP) -> SlicedPlan:
     """Return the plan with long nodes of the step in pieces: same buffers, same places, same bytes of every result.
 
-    parts: pieces are to be no longer than the step divided by this.
+    parts: divisor of the step's time that gives the longest piece.
     """
     limit = max(1, sum(_ps(node, core) for node in plan.order) // parts)
     long = [node for node in plan.order if node.phase == "step" and _ps(node, core) > limit]
@@ -52,7 +53,7 @@ def sliced(plan: MemoryPlan, core: CoreModel, parts: int = PARTS_OF_A_STEP) -> S
 
 
 def step_pieces(sliced_plan: SlicedPlan, turns: Mapping[str, int], core: CoreModel) -> StepPieces:
-    """Return the pieces of every node. turns: of the kernels of long nodes, as far as these can be cut there."""
+    """Return the pieces of every node. turns: of the kernels of long nodes that can be cut."""
     cut = {
         name: tuple(turns[name] * piece // count for piece in range(count + 1))
         for name, wanted in sliced_plan.long.items()
@@ -69,7 +70,7 @@ def _paused(stream: Node, core: CoreModel, limit: int) -> Node:
 
 
 def _pauses(attrs: StreamAttrs, core: CoreModel, limit: int) -> tuple[int, ...]:
-    """Return numbers of the calls before which it may pause: pieces are equally long, and as few as keep to the
+    """Return the numbers of calls before which a stream may pause: the fewest pieces of equal length within the
     limit."""
     costs = call_ps(attrs, core)
     whole, spent = sum(costs), 0
@@ -83,15 +84,14 @@ def _pauses(attrs: StreamAttrs, core: CoreModel, limit: int) -> tuple[int, ...]:
 
 
 def call_ps(attrs: StreamAttrs, core: CoreModel) -> list[int]:
-    """Return modelled time of every call: its rows' share of its node."""
+    """Return the modelled time of every call, in picoseconds: its rows' share of its node."""
     heights = [form.height(node) if (form := row_form(node)) else 1 for node in attrs.nodes]
     times = [_ps(node, core) for node in attrs.nodes]
     return [times[call.node] * call.rows // heights[call.node] for call in attrs.calls]
 
 
 def _cycles(node: Node, core: CoreModel, turns: tuple[int, ...] | None) -> Iterator[int]:
-    """Return those of the pieces of a node, of which most have one. turns: where its pieces begin and end, see
-    StepPieces."""
+    """Yield the cycles of a node's pieces; most nodes have one. turns: bounds of its pieces, see StepPieces."""
     attrs, whole = node.attrs, _ps(node, core)
     times = [whole]
     if isinstance(attrs, StreamAttrs):
@@ -103,7 +103,7 @@ def _cycles(node: Node, core: CoreModel, turns: tuple[int, ...] | None) -> Itera
 
 
 def _ps(node: Node, core: CoreModel) -> int:
-    """Return modelled time of a node, in picoseconds: closer than `node_ps` for a layer alone, where sums are short."""
+    """Return the modelled time of a node, in picoseconds: closer than `node_ps` for a single layer with short sums."""
     if isinstance(node.attrs, StreamAttrs):
         return sum(_ps(inner, core) for inner in node.attrs.nodes)
     time, macs = node_ps(node, core), op_def(node.op).macs(node)

@@ -1,4 +1,4 @@
-"""CP-SAT as every search here uses it: one worker, a seed, a limit of counted work."""
+"""CP-SAT's settings for every search here: one worker, a seed, a limit of counted work."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from tinytrain_compile.plan.counted import add_work
 
 
 def new_solver(seed: int, deterministic_time: float) -> cp_model.CpSolver:
-    """Return a solver that gives the same answer in every run, after so much deterministic time at most.
+    """Return a solver that gives the same answer in every run, within a limit of deterministic time.
 
-    Left to itself it takes Ctrl-C for the end of a search, and when that is over, gives the signal its default back:
-    the next one would end the process where it stands, without cleaning up. So an interrupt waits for the solver.
+    By default it treats Ctrl-C as the end of a search, and afterwards resets the signal to its default: the next one
+    would end the process at once, without cleaning up. So an interrupt waits for the solver.
     """
     add_work("solver run")
     solver = cp_model.CpSolver()

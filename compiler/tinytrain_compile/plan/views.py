@@ -1,9 +1,9 @@
-"""Parts of a buffer: values that lie inside another one, because a Concat or Slice between them moves nothing.
+"""Parts of a buffer: values inside another one, because a Concat or Slice between them moves nothing.
 
-Views relate values to each other: a *group* is what views hold together, with a place for every value in it. Within a
-group every byte is written by one node only, so a view shows the right bytes at any time after they were written, and
-the whole lives from the first write to the last read. Groups then share memory like in-place pairs do: where the only
-node that reads a value of one may write a value of the other over it.
+Views relate values to each other: a *group* is a set of values connected by views, with a place for each of them.
+Within a group only one node writes each byte, so a view shows the right bytes at any time after that. The whole lives
+from the first write to the last read. Groups then share memory like in-place pairs: if the only node that reads a value
+of one may write a value of the other over it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VIEWS = frozenset(definition.as_view for definition in OPS.values() if definitio
 
 
 class Place(NamedTuple):
-    """Where a value lies: bytes from the origin of group, or from the start of storage, number `home`."""
+    """Place of a value: bytes from the origin of group, or from the start of storage, number `home`."""
 
     home: int
     start: int
@@ -40,7 +40,7 @@ class Span(NamedTuple):
         return Span(low, high) if low < high else None
 
     def moved(self, shift: int) -> Span:
-        """Return the same bytes counted from elsewhere."""
+        """Return the span shifted by some bytes."""
         return Span(self.low + shift, self.high + shift)
 
 
@@ -71,19 +71,19 @@ class ViewGroups:
             self.written.add(name)
 
     def span(self, name: str) -> Span:
-        """Return bytes of a value, counted from its group's origin."""
+        """Return the bytes of a value, counted from its group's origin."""
         start = self.place[name].start
         return Span(start, start + self.sizes[name])
 
     def writes(self, home: int) -> list[Span]:
-        """Return what nodes write in a group, or the user before the first one."""
+        """Return the spans that nodes write in a group, or the user before the first node."""
         return [self.span(name) for name in self.members[home] if name in self.written]
 
     def relate(self, node: Node, alignment: int) -> bool:
-        """Let a view's output lie where its inputs do; False, and nothing changes, if they cannot all lie there.
+        """Put a view's output where its inputs are; return False, and change nothing, if they cannot all be there.
 
-        They cannot if one of them lies in flash or in persistent memory, if one is there twice or lies elsewhere by
-        another view, or if one begins at no multiple of the alignment.
+        They cannot if one is in flash or in persistent memory, if one occurs twice or is elsewhere by another view, or
+        if one is not aligned.
         """
         starts, output = op_def(node.op).placed.starts(node), node.outputs[0]
         if starts is None or any(start % alignment for start in starts):
@@ -94,7 +94,7 @@ class ViewGroups:
             self._open(output.name, output.size_bytes)
         self.written.discard(output.name)
         shown = list(zip((*(value.name for value in node.inputs), output.name), (*starts, 0), strict=True))
-        # Where the origin of each group lies, counted from the output.
+        # The origin of each group, counted from the output.
         origin = {self.place[name].home: start - self.place[name].start for name, start in shown}
         if not self._fit(shown, origin):
             self.written.add(output.name)
@@ -119,7 +119,7 @@ class ViewGroups:
 
 
 def candidates(graph: Graph, alignment: int, without: Collection[str] = ()) -> tuple[str, ...]:
-    """Return names of nodes that may become views together: in the graph's order, each if it can be beside those
+    """Return names of nodes that may become views together: in the graph's order, each if it is possible with those
     before."""
     wanted = [node for node in graph.nodes if op_def(node.op).as_view and node.name not in without]
     if not wanted:
@@ -140,7 +140,8 @@ def with_views(graph: Graph, names: Collection[str]) -> Graph:
 
 
 class ViewStorages:
-    """Groups with parts, and what shares their memory: a place in a storage per value, and every storage's size."""
+    """Groups with parts, and values that share their memory: a place in a storage per value, and every storage's
+    size."""
 
     def __init__(self, graph: Graph, held: Collection[str]) -> None:
         self._groups = groups = ViewGroups(graph)
@@ -178,7 +179,7 @@ class ViewStorages:
                         break
 
     def _join(self, node: Node, source: str, output: str, readers: dict[str, list[str]]) -> bool:
-        """Let `output` lie over `source`, which nobody but this node reads."""
+        """Put `output` over `source`, which only this node reads."""
         groups, home = self._groups, self._groups.place[source].home
         old, new = self._storage[home].home, self._storage[groups.place[output].home].home
         span = groups.span(source)
@@ -193,7 +194,7 @@ class ViewStorages:
         hull, added = self._hulls[old], self._hulls[new].moved(shift)
         joined = _hull((hull, added))
         if joined not in (hull, added):
-            return False  # neither lies inside the other: together they would be larger than the larger one
+            return False  # neither is inside the other: together they would be larger than the larger one
         written = [other.moved(shift) for other in self._writes[new]]
         for other in written:
             for one in self._writes[old]:
@@ -211,5 +212,5 @@ class ViewStorages:
 
 
 def _hull(spans: Sequence[Span]) -> Span:
-    """Return the bytes from the first to the last of any; none of nothing."""
+    """Return the smallest span that contains all spans; an empty one for none."""
     return Span(min((span.low for span in spans), default=0), max((span.high for span in spans), default=0))

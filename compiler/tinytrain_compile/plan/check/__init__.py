@@ -1,1 +1,1 @@
-"""Validators: every plan is checked by rules of their own before it is used."""
+"""Validators: independent rules check every plan before it is used."""

@@ -1,6 +1,6 @@
-"""An independent judge of plans: it shares only data types with the planner and knows nothing of storages or chains.
+"""Independent checks of plans: they share only data types with the planner and do not use storages or chains.
 
-It replays the order value by value: every write of a node (outputs, scratch) must leave intact what is still needed.
+They replay the order value by value: no write of a node (outputs, scratch) may change a value that is still needed.
 Time is counted in half steps: a read at step t needs its value at 2t, a value that must outlive step t at 2t + 1.
 """
 
@@ -23,12 +23,12 @@ from tinytrain_compile.plan.options import PlanError, PlanOptions
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts that the judge works out for itself.
+    """Facts that these checks derive themselves.
 
     planned: values that need an address. born: half step after which a value exists (-1: before the first step).
     needed: half step until which it must stay intact. chain: persistent value -> names that hold its later contents.
-    A view has no bytes of its own and reads nothing: who reads it reads what nodes have written there. written: value
-    -> those values (itself, if it is no view).
+    A view has no bytes of its own and reads nothing: its readers read what nodes have written there. written: value ->
+    these written values (itself, unless it is a view).
     """
 
     graph: Graph
@@ -47,7 +47,7 @@ class Facts:
 
 
 def is_view(node: Node, position: int) -> bool:
-    """Tell whether an output shows what is there already."""
+    """Tell whether an output is a view of existing bytes."""
     return op_def(node.op).view and position == 0
 
 
@@ -62,7 +62,7 @@ def _planned_values(graph: Graph, plan: MemoryPlan) -> dict[str, Value]:
 
 
 def gather(graph: Graph, plan: MemoryPlan, options: PlanOptions) -> Facts:
-    """Replay the order; PlanError if something that must be there is not."""
+    """Replay the order; PlanError if a needed value does not exist."""
     planned = _planned_values(graph, plan)
     born = dict.fromkeys(planned, -1)
     needed = dict.fromkeys(planned, -1)
@@ -92,7 +92,7 @@ def gather(graph: Graph, plan: MemoryPlan, options: PlanOptions) -> Facts:
 
 
 def _written(plan: MemoryPlan, planned: dict[str, Value]) -> dict[str, list[str]]:
-    """Return value -> the values that nodes, or the user, have written and that it shows."""
+    """Return value -> the values, written by nodes or the user, that it shows."""
     found = {name: [name] for name in planned}
     for node in plan.order:
         if op_def(node.op).view and node.outputs[0].name in planned:
@@ -120,7 +120,8 @@ def _chains(graph: Graph, plan: MemoryPlan, planned: dict[str, Value]) -> dict[s
 
 
 def check_buffers(facts: Facts) -> None:
-    """Check what reports draw: every value in one buffer that covers its place and life; live buffers are disjoint."""
+    """Check the buffers that reports draw: every value is in one that covers its place and life; live ones are
+    disjoint."""
     plan, last = facts.plan, max(len(facts.plan.order) - 1, 0)
     home: dict[str, Buffer] = {}
     for buffer in plan.buffers:
@@ -160,7 +161,7 @@ def _check_scratch_buffers(facts: Facts) -> None:
 
 
 def _check_over(facts: Facts, buffer: Buffer, over: Over, home: dict[str, Buffer]) -> None:
-    """Check covers: a buffer may cover another one only in the step that opens it and ends the other, as the node there
+    """Check covers: a buffer may cover another one only in the step that opens it and ends the other, as that node
     declares."""
     node = facts.plan.order[buffer.first_step]
     found = [
@@ -196,13 +197,13 @@ def _check_disjoint(buffers: tuple[Buffer, ...]) -> None:
         for other in np.flatnonzero(hit):
             one, two = buffers[index], buffers[index + 1 + int(other)]
             if any(a.over is not None and a.over.name == b.name for a, b in ((one, two), (two, one))):
-                continue  # judged where the node writes
+                continue  # checked at the node's writes
             names = f"{one.name!r} and {two.name!r}"
             raise PlanError("overlap", f"buffers {names} are live together and share memory")
 
 
 def check_totals(facts: Facts) -> None:
-    """Check that what the plan says of itself is the sum of its buffers."""
+    """Check that the plan's totals are the sums of its buffers."""
     plan = facts.plan
     _check_memories(plan)
     if plan.persistent_bytes != sum(value.size_bytes for value in facts.graph.state):
@@ -235,7 +236,7 @@ def _check_memories(plan: MemoryPlan) -> None:
 
 
 def validate_plan(graph: Graph, plan: MemoryPlan, options: PlanOptions) -> None:
-    """Raise PlanError, with a verdict per way to be wrong, unless running the plan corrupts nothing."""
+    """Raise PlanError, with a verdict per kind of mistake, unless running the plan corrupts nothing."""
     _check_order(graph, plan)
     _check_image(graph, plan)
     facts = gather(graph, plan, options)
@@ -271,7 +272,7 @@ def _check_order(graph: Graph, plan: MemoryPlan) -> None:
 
 
 def _check_image(graph: Graph, plan: MemoryPlan) -> None:
-    """Check that an image that comes row by row has no place: nobody else may read it, or run before it without
+    """Check that an image that comes row by row has no place: no other node may read it, or run before it without
     need."""
     image = graph.inputs[:1]
     others = [node.name for node in graph.nodes if not takes_lines(node) and any(v in image for v in node.inputs)]
@@ -329,7 +330,7 @@ def _check_shared_addresses(facts: Facts) -> None:
 
 
 def _check_view(facts: Facts, node: Node) -> None:
-    """Check that what the operator's definition would move, moves nowhere: it is run on the addresses of elements."""
+    """Check that a view's operator moves no element, by running its definition on addresses of elements."""
     name = node.outputs[0].name
     missing = [value.name for value in node.inputs if value.name not in facts.planned]
     if missing:
@@ -350,7 +351,7 @@ def _addresses(facts: Facts, value: Value) -> np.ndarray[Any, np.dtype[np.int64]
 
 
 def _check_persistent(facts: Facts) -> None:
-    """Check that what exists before the first step is disjoint; nothing but persistent memory passes from step to
+    """Check that values that exist before the first step are disjoint; only persistent memory passes from step to
     apply."""
     present = [(name, *facts.range_of(name)) for name, born in facts.born.items() if born == -1]
     present.append(("header", 0, facts.options.header_bytes))
@@ -377,7 +378,7 @@ def _check_persistent(facts: Facts) -> None:
 
 
 def _check_guard(facts: Facts) -> None:
-    """Check that nothing that outlives a step is overwritten before the value is known on which that depends."""
+    """Check that nothing that outlives a step is overwritten before the guard value is computed."""
     guard = facts.graph.guard
     lasting = {name for names in facts.chain.values() for name in names[1:]}
     known = guard not in facts.graph.producers()
@@ -406,7 +407,7 @@ def _writes(facts: Facts, node: Node) -> list[tuple[str, int, int]]:
 
 
 def _check_writes(facts: Facts) -> None:
-    # What a view shows must be intact from where it was written: its bytes of each value that is written there.
+    # The values under a view must be intact from their writes on: the view's bytes of each value written there.
     names = [(name, source) for name, shown in facts.written.items() for source in shown]
     ranges = [(*facts.range_of(name), *facts.range_of(source)) for name, source in names]
     low = np.array([max(one, other) for one, _, other, _ in ranges], dtype=np.int64)

@@ -1,10 +1,8 @@
-"""Judges of rewritten graphs: page moves copy what they say, second runs compute what the first ones did, streams are
-safe.
+"""Checks of rewritten graphs: page moves copy the right values, second runs repeat the first ones, streams are safe.
 
-They share only data types with what rewrites. The judge of streams replays the calls of one row by row on memory in
-which every byte says of which row of which map it is (or whose prepared weights). So it sees every row that is read
-before it is written or after it was overwritten, by a ring that is too short, by working memory, or by a result that
-covers an operand.
+They share only data types with the rewriting code. The check of streams replays calls row by row, on memory whose bytes
+tell their map and row (prepared weights: their node). So it sees every row that is read before it is written or after
+it was overwritten. The cause may be a ring that is too short, working memory, or a result that covers an operand.
 """
 
 from __future__ import annotations
@@ -26,8 +24,8 @@ from tinytrain_compile.plan.options import PlanError
 
 
 def validate_paging(before: MemoryPlan, plan: MemoryPlan) -> None:
-    """Raise PlanError unless the plan runs what `before` runs, on the same contents."""
-    shown: dict[str, str] = {}  # what was moved -> the value of `before` that it is a copy of
+    """Raise PlanError unless the plan runs the nodes of `before`, on the same contents."""
+    shown: dict[str, str] = {}  # moved value -> the value of `before` that it copies
     stale: set[str] = set()  # copies of parameters that have changed since
     names = [node.name for node in plan.order if not op_def(node.op).page]
     if names != [node.name for node in before.order]:
@@ -55,7 +53,7 @@ def validate_paging(before: MemoryPlan, plan: MemoryPlan) -> None:
 
 
 def _check_move(node: Node, plan: MemoryPlan) -> None:
-    """Check that out goes from the arena to another memory, in comes from there to the arena."""
+    """Check that PageOut copies from the arena to another memory, and PageIn from there to the arena."""
     if node.inputs[0].name not in plan.offsets:
         raise PlanError("page move", f"{node.name!r} moves {node.inputs[0].name!r}, which lies in no memory")
     source = plan.place(plan.offsets[node.inputs[0].name])[0]
@@ -66,7 +64,7 @@ def _check_move(node: Node, plan: MemoryPlan) -> None:
 
 
 def validate_remat(original: Graph, rewritten: Graph, plan: MemoryPlan) -> None:
-    """Raise PlanError unless the plan of the rewritten graph gives the original's results in every bit."""
+    """Raise PlanError unless the plan of the rewritten graph gives the original's results, bit for bit."""
     if replace(rewritten, nodes=()).__dict__ != replace(original, nodes=()).__dict__:
         raise PlanError("graph changed", "rematerialisation changed more than nodes")
     _check_versions(rewritten, plan)
@@ -74,7 +72,8 @@ def validate_remat(original: Graph, rewritten: Graph, plan: MemoryPlan) -> None:
 
 
 def _check_versions(graph: Graph, plan: MemoryPlan) -> None:
-    """Replay the moves: every persistent memory holds one content at a time, known by the value last written there."""
+    """Replay the moves: every persistent memory holds one content at a time, identified by the value last written
+    there."""
     persistent = {value.name for value in (*graph.state, *graph.accumulators)}
     home = {name: name for name in persistent}
     shown = {name: name for name in persistent}  # value or view -> the content it stands for
@@ -100,7 +99,7 @@ def _check_versions(graph: Graph, plan: MemoryPlan) -> None:
 
 
 def _signature(node: Node) -> str:
-    """Return a clone is named after what it repeats; here only to word the verdict."""
+    """Return a description of the node that a clone repeats, only for the text of the verdict."""
     return f"{node.op}|{node.origin}|{node.attrs!r}"
 
 
@@ -133,8 +132,8 @@ def _check_meaning(original: Graph, plan: MemoryPlan) -> None:
 
 
 def _classes(graph: Graph, made_by: dict[tuple[Hashable, ...], Node]) -> dict[str, str]:
-    """Return value -> the first value that holds the same: nodes without state that agree in all they read make the
-    same."""
+    """Return value -> the first value with the same content: stateless nodes that read the same give the same
+    results."""
     known: dict[str, str] = {}
     for node in graph.nodes:
         key = _key(node, tuple(known.get(value.name, value.name) for value in node.inputs))
@@ -149,18 +148,17 @@ def _key(node: Node, inputs: tuple[str, ...]) -> tuple[Hashable, ...]:
 
 
 _NOTHING, _PREPARED, _POSITION = -1, 1 << 40, 1 << 41
-"""What a byte says that holds working memory, (plus the number of a node) prepared weights, and how far a stream is."""
+"""Marks of bytes of working memory, of prepared weights (plus the node's number), and of a stream's position."""
 _ROWS = 1 << 20
-"""Rows that each node has numbers for; beyond them a row would be taken for one of the next node."""
+"""Row numbers reserved per node; a larger one would be taken for a row of the next node."""
 _ALIGNMENT = 8
-"""Alignment of buffers in scratch, as generated C has it (Scratch of lower/printing/c_text.py)."""
+"""Alignment in bytes of buffers in scratch, as in generated C (Scratch of lower/printing/c_text.py)."""
 
 Bytes = NDArray[np.int64]
 
 
 def validate_streams(graph: Graph, streamed: Graph) -> None:
-    """Raise PlanError unless the streams compute what the graph does, whose other nodes are still there, and are
-    safe."""
+    """Raise PlanError unless the streams are safe, compute what the graph does, and leave its other nodes in place."""
     nodes = [inner for node in streamed.nodes for inner in _inner(node)]
     if sorted(node.name for node in nodes) != sorted(node.name for node in graph.nodes):
         raise PlanError("stream nodes", "with what its streams compute, the graph has other nodes than before")
@@ -208,10 +206,10 @@ def _check_operands(node: Node, attrs: StreamAttrs) -> None:
 
 
 def _check_overwritten(node: Node, attrs: StreamAttrs) -> None:
-    """Check that what inner nodes overwrite comes from outside, is declared, and is read by nobody else who runs later
-    or beside.
+    """Check that operands overwritten by inner nodes come from outside, are declared, and have no later or simultaneous
+    reader.
 
-    A sum is applied behind the last call; anything else overwrites in every call.
+    A sum is applied after the last call; all other nodes overwrite in every call.
     """
     found: list[tuple[int, int]] = []
     for inner in attrs.nodes:
@@ -236,7 +234,8 @@ def _sums(node: Node) -> bool:
 
 @dataclass(frozen=True)
 class _Map:
-    """Where rows lie: row r at start + r % slots * pitch of a memory. number: what its bytes say, with the row."""
+    """Place of rows: row r is at start + r % slots * pitch of a memory. number: marks its bytes, together with the
+    row."""
 
     memory: Bytes
     start: int
@@ -245,17 +244,17 @@ class _Map:
     number: int
 
     def row(self, row: int) -> slice:
-        """Return its bytes."""
+        """Return the bytes of a row."""
         low = self.start + row % self.slots * self.pitch
         return slice(low, low + self.pitch)
 
     def says(self, row: int) -> int:
-        """Return what the bytes of a row say."""
+        """Return the mark of a row's bytes."""
         return self.number * _ROWS + row
 
 
 class _Replay:
-    """One run of a stream. cover: a result that lies over an operand, as near as is declared."""
+    """One run of a stream. cover: a result that overlaps an operand, at the declared distance."""
 
     def __init__(self, node: Node, attrs: StreamAttrs, cover: Overlap | None) -> None:
         self._node, self._attrs = node, attrs
@@ -265,7 +264,7 @@ class _Replay:
         self._maps = dict(self._outside(cover)) | dict(self._rings())
 
     def _outside(self, cover: Overlap | None) -> Iterator[tuple[str, _Map]]:
-        """Yield operands, which are there, and results; each in a memory of its own, but for the two of a cover."""
+        """Yield operands, which exist, and results; each in its own memory, except the two of a cover."""
         node, attrs = self._node, self._attrs
         read = {inner.inputs[i].name for inner, f in zip(attrs.nodes, self._forms, strict=True) for i in f.maps}
         pairs = [*zip(attrs.inputs, node.inputs, strict=True), *zip(attrs.outputs, node.outputs, strict=True)]
@@ -296,7 +295,7 @@ class _Replay:
             yield ring.name, _Map(self._scratch, ring.offset, pitch, ring.rows, number)
 
     def run(self) -> None:
-        """Raise PlanError at the first call that reads what is not there."""
+        """Raise PlanError at the first call that reads a missing row."""
         attrs, done = self._attrs, [0] * len(self._attrs.nodes)
         for index, form in enumerate(self._forms):
             low = attrs.work[index]
@@ -321,8 +320,8 @@ class _Replay:
                 self._prepared(index)
 
     def _begin(self) -> None:
-        """Begin a call: a stream that waits for rows keeps its position; these come one a call, and only where it
-        begins."""
+        """Begin a call: a stream that waits for rows keeps its position; rows come one per call, and only to its first
+        node."""
         attrs = self._attrs
         taken = [index for index, inner in enumerate(attrs.nodes) if inner.op == LINES]
         if taken != ([0] if attrs.position >= 0 else []) or any(c.rows != 1 for c in attrs.calls if c.node in taken):
@@ -339,7 +338,7 @@ class _Replay:
             raise PlanError("stream scratch", f"the position of {self._node.name!r} is overwritten")
 
     def _call(self, index: int, first: int, rows: int) -> None:
-        """Work and write; what it reads and works in has to be there then (nothing brings it back that was not)."""
+        """Work and write; then check what the call reads and works in (a missing row cannot reappear)."""
         node, form = self._attrs.nodes[index], self._forms[index]
         result = node.outputs[0]
         if first + rows > form.height(node) or rows % form.unit or (form.sum is not None and rows > 1):

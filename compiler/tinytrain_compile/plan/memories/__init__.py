@@ -1,1 +1,1 @@
-"""Tensors in several memories: what lies where, when pages move, what that costs."""
+"""Tensors in several memories: their places, page moves, and costs."""

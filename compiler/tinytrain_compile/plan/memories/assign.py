@@ -1,9 +1,9 @@
-"""Which buffer goes where: the least extra cost at which every memory holds its load at every step.
+"""Assignment of buffers to memories: the least extra cost at which every memory holds its load at every step.
 
-Every buffer has choices (stay in the arena, lie in another memory, be paged out for a while), each with a cost and with
-what it takes of every memory when. A greedy start, then CP-SAT with one boolean per choice and one knapsack per memory
-and step; one that may cover another takes less at the step where they meet, if both lie in one memory. Addresses come
-later (`spread`), so what fits here may still not pack.
+Every buffer has choices (stay in the arena, be in another memory, be paged out for a while). Each has a cost, and bytes
+of every memory over time. A greedy start is followed by CP-SAT with one boolean per choice and one knapsack per memory
+and step. A buffer that may cover another takes less at the step where they meet, if both are in one memory. Addresses
+come later (`spread`), so an assignment that fits here may still not pack.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Use(NamedTuple):
 
 
 class UseOption(NamedTuple):
-    """What a choice costs and takes; uses of the arena lie inside those of the item's first choice.
+    """Cost and uses of a choice; uses of the arena are within those of the item's first choice.
 
-    ps: its time, where the cost is another one and time has a limit.
+    ps: its time, if the cost is not time and time has a limit.
     """
 
     cost: int
@@ -46,7 +46,7 @@ class Item(NamedTuple):
 
 
 class Cover(NamedTuple):
-    """Two items, by index, that take `saved` bytes less at `step` if both always lie in one memory (see `Over`)."""
+    """Two items, by index, that take `saved` bytes less at `step` if both always are in one memory (see `Over`)."""
 
     output: int
     source: int
@@ -73,7 +73,7 @@ def assign(
     """Return the cheapest assignment found below `rooms` (bytes per memory), or None. units: deterministic time, 0:
     greedy.
 
-    most_ps: what the choices' times may sum up to.
+    most_ps: limit of the sum of the choices' times.
     """
     start = GreedyAssignment(items, rooms, covers).run()
     if start is not None and most_ps is not None and time_of(items, start) > most_ps:
@@ -86,17 +86,17 @@ def assign(
 
 
 def time_of(items: Sequence[Item], chosen: Sequence[int]) -> int:
-    """Return sum of the times of an assignment."""
+    """Return the sum of the times of an assignment."""
     return sum(item.choices[index].ps for item, index in zip(items, chosen, strict=True))
 
 
 def cost_of(items: Sequence[Item], chosen: Sequence[int]) -> int:
-    """Return sum of the costs of an assignment."""
+    """Return the sum of the costs of an assignment."""
     return sum(item.choices[index].cost for item, index in zip(items, chosen, strict=True))
 
 
 def home_of(choice: UseOption) -> int | None:
-    """Return the memory in which a buffer lies all the time; None if it is paged."""
+    """Return the memory that always holds a buffer; None if it is paged."""
     return choice.uses[0].memory if len(choice.uses) == 1 else None
 
 
@@ -109,7 +109,7 @@ def met(cover: Cover, items: Sequence[Item], chosen: Sequence[int]) -> int | Non
 def loads_of(
     items: Sequence[Item], chosen: Sequence[int], memories: int, covers: Sequence[Cover] = ()
 ) -> list[list[int]]:
-    """Return per memory and step, the bytes that are live."""
+    """Return the live bytes per memory and step."""
     count = max((use.last for item in items for choice in item.choices for use in choice.uses), default=0) + 1
     loads = [[0] * count for _ in range(memories)]
     for item, index in zip(items, chosen, strict=True):
@@ -128,7 +128,8 @@ def _change(loads: list[list[int]], item: Item, index: int, sign: int) -> None:
 
 
 class GreedyAssignment:
-    """While the arena is too full somewhere, what is cheapest per byte leaves it; then cheaper choices that fit."""
+    """Greedy assignment: while a step overfills the arena, the item cheapest per byte leaves it; then cheaper choices
+    that fit are taken."""
 
     def __init__(self, items: Sequence[Item], rooms: Sequence[int], covers: Sequence[Cover] = ()) -> None:
         self.items, self.rooms = items, rooms
@@ -154,16 +155,16 @@ class GreedyAssignment:
         return self.chosen
 
     def cost(self, index: int) -> int:
-        """Return that of an item's choice."""
+        """Return the cost of an item's choice."""
         return self.items[index].choices[self.chosen[index]].cost
 
     def price(self, index: int, choice: int) -> float:
-        """Return what another choice costs more than the present one, per byte of the item."""
+        """Return the extra cost of another choice over the present one, per byte of the item."""
         item = self.items[index]
         return (item.choices[choice].cost - self.cost(index)) / max(item.size, 1)
 
     def moves(self, index: int, step: int) -> list[int]:
-        """Return choices that leave the arena at a step, take it for fewer steps than now, and fit elsewhere."""
+        """Return choices that leave the arena at a step, use it for fewer steps than now, and fit elsewhere."""
         item = self.items[index]
         if not _takes(item.choices[self.chosen[index]], step):
             return []
@@ -172,8 +173,7 @@ class GreedyAssignment:
         return [k for k in others if self.fits(index, k, ())]
 
     def fits(self, index: int, choice: int, also: tuple[int, ...]) -> bool:
-        """Tell whether a choice keeps the further memories (and those of `also`) below their rooms, whatever it
-        covers."""
+        """Tell whether a choice keeps the further memories (and those of `also`) below their rooms, ignoring covers."""
         item = self.items[index]
         self._change(index, -1)
         good = all(
@@ -185,7 +185,7 @@ class GreedyAssignment:
         return good
 
     def take(self, index: int, choice: int) -> None:
-        """Choose it, and know the loads."""
+        """Make a choice, and update the loads."""
         self._change(index, -1)
         self.chosen[index] = choice
         self._change(index, 1)
@@ -215,7 +215,7 @@ def _solve(
     most_ps: int | None,
     covers: Sequence[Cover],
 ) -> Assignment | None:
-    # Imported here: loading ortools takes most of a second, which plans in one memory do not have.
+    # Imported here: loading ortools takes most of a second, which plans in one memory avoid.
     from ortools.sat.python import cp_model
 
     from tinytrain_compile.plan.solver import new_solver
@@ -231,7 +231,7 @@ def _solve(
     ]
     live = grouped((use, (item.size, literal)) for item, choice, literal in paired for use in choice.uses)
     saved = _saved(model, items, taken, len(rooms), covers)
-    for memory, step in sorted({(use.memory, use.first) for use in live}):  # a largest load begins where a use does
+    for memory, step in sorted({(use.memory, use.first) for use in live}):  # a largest load begins with a use
         here = [pair for use, pairs in live.items() if _there(use, memory, step) for pair in pairs]
         here += saved.get((memory, step), [])
         model.add(sum(size * literal for size, literal in here) <= rooms[memory])
@@ -258,7 +258,7 @@ def _saved(
     memories: int,
     covers: Sequence[Cover],
 ) -> dict[tuple[int, int], list[tuple[int, cp_model.IntVar]]]:
-    """Return (memory, step) -> terms of what covers save there: a boolean for each that is true only if both are
+    """Return (memory, step) -> terms of bytes saved by covers, each with a boolean that is true only if both items are
     there."""
     saved: dict[tuple[int, int], list[tuple[int, cp_model.IntVar]]] = {}
     for (number, cover), memory in itertools.product(enumerate(covers), range(memories)):

@@ -1,10 +1,10 @@
-"""Page moves: the choices that each buffer of a plan has besides staying in the arena, and what is chosen as a graph.
+"""Page moves: the choices of each buffer of a plan besides staying in the arena, and the graph of those chosen.
 
-A tensor that waits between two steps may be copied to another memory behind the first and back in front of the second.
-A parameter that lives in another memory may be copied into the arena for a kernel that reads it often.
+A tensor that waits between two steps may be copied to another memory after the first and back before the second. A
+parameter that lives in another memory may be copied into the arena for a kernel that reads it often.
 
-PageOut and PageIn are nodes like any, later readers read what came back: everything behind the planner sees an ordinary
-graph. The order stays; moves are put in between.
+PageOut and PageIn are ordinary nodes, and later readers read the copy that came back, so stages after the planner see
+an ordinary graph. The order stays; moves are inserted.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Gap:
 
 @dataclass(frozen=True)
 class Option:
-    """One choice in full. memory: where the buffer lies (0: arena) or, with gaps, where it is paged to.
+    """One choice in full. memory: of the buffer (0: arena) or, with gaps, the one to which it is paged.
 
-    gaps: times at which it is away. copies: (step, value) that are read from a copy in the arena.
+    gaps: times at which it is away. copies: (step, value) read from a copy in the arena.
     """
 
     memory: int = 0
@@ -58,7 +58,7 @@ class Options:
         self.spend: Spend = options.spend
         self.held = {value.name for value in graph.outputs} | set(options.keep)
         self.changed = {node.inputs[source].name for node in plan.order for _, source in alias_of(node)}
-        """Values that a node overwrites where they lie: never a copy of them."""
+        """Values that a node overwrites in place, never in a copy."""
         load, room = load_per_step(plan), options.capacity_bytes or 0
         self.high = [step for step, size in enumerate(load) if size > room]
         self.home = {name: index for index, buffer in enumerate(plan.buffers) for name in buffer.values}
@@ -106,13 +106,14 @@ class Options:
         return UseOption(self._price(option, size, self.spend), uses, self._price(option, size, "time"))
 
     def _price(self, option: Option, size: int, spend: Spend) -> int:
-        """Return accesses in place, and a move for every copy and two for every absence."""
+        """Return the cost of accesses in place, of one move per copy and of two per absence."""
         memory = self.memories[option.memory - 1]
         moves = 2 * len(option.gaps) + len(option.copies)
         return option.accessed * memory.extra(spend) + moves * memory.move(size, spend)
 
     def _gaps(self, index: int, buffer: Buffer) -> list[Gap]:
-        """Return waits of a tensor over a step at which the arena is too full; one with parts is never moved."""
+        """Return the waits of a tensor that span a step at which the arena is too full; one with parts is never
+        moved."""
         if buffer.within:
             return []
         if buffer.kind not in ("tensor", "input") or self.held.intersection(buffer.values):
@@ -131,7 +132,7 @@ class Options:
         return Gap(waiting.pop(), last, after) if len(waiting) == 1 and not waiting & self.changed else None
 
     def _copies(self, index: int, buffer: Buffer, memory: int) -> tuple[tuple[tuple[int, str], ...], int]:
-        """Return reads of a parameter that are dearer than a copy of it, and the bytes that they need no longer
+        """Return reads of a parameter that cost more than a copy of it, and the bytes that they then no longer
         access."""
         bank, found, saved = self.memories[memory - 1], list[tuple[int, str]](), 0
         for step, names in self.reads[index].items() if buffer.kind == "state" else ():
@@ -144,7 +145,7 @@ class Options:
 
 
 def _factor_bytes(node: Node, name: str) -> int:
-    """Return bytes that a node reads of a value; 0 if it is a view or changes the value's memory."""
+    """Return the bytes that a node reads of a value; 0 if it is a view or changes the value's memory."""
     definition, error = op_def(node.op), error_operands(node)
     if error is not None and name in (error.peak.name, error.exponent.name):
         return 0  # in the first step the exponents are found in place
@@ -156,7 +157,7 @@ def _factor_bytes(node: Node, name: str) -> int:
 class Paged:
     """A graph with page moves, its order, and its buffers without addresses.
 
-    pieces: (buffer, memory). moves: what was added.
+    pieces: (buffer, memory). moves: the added nodes.
     """
 
     def __init__(self, graph: Graph, plan: MemoryPlan, chosen: Sequence[Option], memories: Sequence[Memory]) -> None:
@@ -178,7 +179,7 @@ class Paged:
         self.pieces = [piece for index, buffer in enumerate(plan.buffers) for piece in self._pieces(index, buffer)]
 
     def before(self, step: int, node: Node) -> dict[str, Value]:
-        """Add moves in front of a step; return the copies that only this step reads."""
+        """Add moves before a step; return the copies that only this step reads."""
         local: dict[str, Value] = {}
         for index, option in enumerate(self.chosen):
             for gap in option.gaps:
@@ -191,7 +192,7 @@ class Paged:
         return local
 
     def after(self, step: int, node: Node) -> None:
-        """Add moves out behind a step."""
+        """Add moves out after a step."""
         for index, option in enumerate(self.chosen):
             for gap in option.gaps:
                 if gap.last == step:
@@ -246,14 +247,14 @@ class Paged:
         return Buffer(value.name, "tensor", like.size_bytes, 0, first, last, (value.name,))
 
     def _born(self, name: str) -> int:
-        """Return old step at which a value is made; -1 for the input."""
+        """Return the old step that makes a value; -1 for the input."""
         return next(
             (step for step, node in enumerate(self.plan.order) if any(v.name == name for v in node.outputs)), -1
         )
 
 
 class Move(NamedTuple):
-    """A page move as a lock names it: PageOut or PageIn, of which value, to or from which memory."""
+    """A page move in a lock: PageOut or PageIn, the value, and the memory to or from which it moves."""
 
     op: str
     value: str
@@ -263,7 +264,7 @@ class Move(NamedTuple):
 def replay_moves(graph: Graph, order: Sequence[str], moves: Mapping[str, Move]) -> Graph:
     """Return the graph with the moves of an order. PlanError for names that it does not know.
 
-    A PageIn of what is away brings it back for all later readers; any other one is a copy for the next node.
+    A PageIn of an absent value brings it back for all later readers; any other PageIn is a copy for the next node.
     """
     nodes, values = {node.name: node for node in graph.nodes}, dict[str, Value]()
     for node in graph.nodes:

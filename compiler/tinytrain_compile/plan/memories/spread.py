@@ -1,6 +1,6 @@
-"""A plan in several memories: what does not fit into the arena goes where that costs least.
+"""A plan in several memories: buffers that do not fit into the arena go where they cost least.
 
-The order is that of the plan in one memory. Kernels reach every memory in place, and a page move copies bytes, so no
+The order is that of the plan in one memory. Kernels access every memory in place, and a page move copies bytes, so no
 byte of any result changes.
 """
 
@@ -24,16 +24,16 @@ from tinytrain_compile.plan.planner import Planned
 from tinytrain_compile.plan.price import accessed
 
 TRIES = 8
-"""Assignments at most: where one does not pack below a room, the next must leave that much more room."""
+"""Most assignments: if one does not pack below a room, the next must leave that much more room."""
 
 ASSIGN_UNITS = 2.0
 """CP-SAT's deterministic time for one assignment with effort "full"."""
 
 PACK_UNITS = 1.0
-"""Deterministic time for one placement that greedy methods do not find."""
+"""CP-SAT's deterministic time for one placement that greedy methods do not find."""
 
 POINTER_BYTES = 8
-"""Of the handle, per further memory: its address (on a host 8 bytes, and plans are the same everywhere)."""
+"""Bytes of the handle per further memory, for its address (8 on a host, and plans are the same everywhere)."""
 
 
 def spread(graph: Graph, plan: MemoryPlan, options: PlanOptions, memories: Sequence[Memory]) -> Planned | None:
@@ -66,7 +66,7 @@ def spread(graph: Graph, plan: MemoryPlan, options: PlanOptions, memories: Seque
         over = [_top(part) - limit for part, limit in zip(placed, limits, strict=True)]
         if max(over) <= 0:
             used = [memory for memory, part in zip(memories, placed[1:], strict=True) if part]
-            if len(used) < len(memories):  # the handle need not hold the address of the others
+            if len(used) < len(memories):  # the handle does not need the addresses of the others
                 return spread(graph, plan, asked, used)
             further = _further(placed, chosen, memories, found.optimal)
             moved = _assembled(plan, paged, placed, further)
@@ -80,14 +80,14 @@ def spread(graph: Graph, plan: MemoryPlan, options: PlanOptions, memories: Seque
 
 
 def _covers(plan: MemoryPlan) -> list[Cover]:
-    """Return which of the plan's buffers may cover which other one, by their indices."""
+    """Return pairs of the plan's buffers of which one may cover the other, by index."""
     index = {buffer.name: number for number, buffer in enumerate(plan.buffers) if buffer.kind != "scratch"}
     overs = [(number, buffer.first_step, buffer.over) for number, buffer in enumerate(plan.buffers) if buffer.over]
     return [Cover(number, index[over.name], step, over.saved_bytes) for number, step, over in overs]
 
 
 def _covering(pieces: Sequence[tuple[Buffer, int]]) -> list[tuple[Buffer, int]]:
-    """Return pieces that may cover another one only if that lies in the same memory and dies where they begin."""
+    """Return pieces, dropping covers of another piece unless that is in the same memory and dies where they begin."""
     there = {(piece.name, piece.last_step, memory) for piece, memory in pieces if piece.kind != "scratch"}
     return [
         (
@@ -128,7 +128,7 @@ def _place(pieces: Sequence[tuple[Buffer, int]], memory: int, limit: int, option
 def _further(
     placed: Sequence[dict[int, Buffer]], chosen: Sequence[Option], memories: Sequence[Memory], optimal: bool
 ) -> tuple[FurtherMemory, ...]:
-    """Return one line of bytes: each memory begins where the one before it ends."""
+    """Return the used memories in one range of bytes: each begins where the previous one ends."""
     base, found = _top(placed[0]), list[FurtherMemory]()
     for number, (part, memory) in enumerate(zip(placed[1:], memories, strict=True), 1):
         count = sum(option.accessed for option in chosen if option.memory == number)

@@ -1,8 +1,8 @@
 """The order of smallest peak, proven: a search over sets of executed tasks (downsets), budget by budget.
 
-For a budget the search asks whether some order stays within it. A state is the set of tasks that have run; its memory
-is a submodular function of that set (see `Costs`), which makes two kinds of moves safe: they are taken at once, and no
-alternative to them is ever tried. Let S be the state and U any state of an order that continues it within the budget.
+For each budget the search looks for an order that stays within it. A state is the set of tasks that have run; its
+memory is a submodular function of that set (see `Costs`), which makes two kinds of moves safe: they are made at once,
+without trying any alternative. Let S be the state and U any state of an order that continues it within the budget.
 
 * Safe task: a ready task v with delta <= 0 whose load is within the budget. U + v has no more memory than U, and every
   later task costs no more after U + v than after U, so an order that runs v first is within the budget as well.
@@ -12,9 +12,9 @@ alternative to them is ever tried. Let S be the state and U any state of an orde
   update, an error and its clip.)
 
 This is the idea of hills and valleys of J. W. H. Liu, "An application of generalized tree pebbling to sparse matrix
-factorization", SIAM J. Alg. Disc. Meth. 8(3), 1987, for graphs that are not trees. States that were seen are not
-entered again, so the search ends; if it ends without an order, the smallest load that it had to refuse is a lower
-bound: with any budget below that it would have refused the same loads, and found the same states.
+factorization", SIAM J. Alg. Disc. Meth. 8(3), 1987, for graphs that are not trees. States are not entered twice, so the
+search ends. If it ends without an order, the smallest load that it refused is a lower bound: with any budget below that
+it would have refused the same loads, and found the same states.
 
 Work is counted in evaluations of `Costs.of`, never in seconds.
 """
@@ -33,16 +33,16 @@ EVALUATIONS_PER_UNIT = 300_000
 """Evaluations per unit of deterministic time (measured: about a second in CPython, the rest of the search included)."""
 
 CHAIN_TASKS = 8
-"""Longest chain that is looked for."""
+"""Tasks in the longest chain that is tried."""
 
 PROBE_SHARE = 0.25
-"""Part of the work that one budget may take."""
+"""Most of the work that one budget may take, as a share."""
 
 
 class Attempt(NamedTuple):
     """Answer for one budget: an order within it; or none, and then whether that is proven.
 
-    refused: the smallest load above the budget that was met (a lower bound of every peak, if proven).
+    refused: the smallest load found above the budget (a lower bound of every peak, if proven).
     work: evaluations made.
     """
 
@@ -62,13 +62,13 @@ class Optimum(NamedTuple):
 
     @property
     def proven(self) -> bool:
-        """Whether no order has a smaller peak."""
+        """True if no order has a smaller peak."""
         return self.peak == self.bound
 
 
 @dataclass
 class OrderState:
-    """A set of executed tasks on the way of the search. trail: tasks run since the state that led here."""
+    """A set of executed tasks in the search. trail: tasks run since the state before."""
 
     done: int
     memory: int
@@ -78,7 +78,7 @@ class OrderState:
 
 
 class PeakSearch:
-    """Depth first through the states that safe moves leave open."""
+    """Depth-first search through the states that safe moves leave open."""
 
     def __init__(self, tasks: TaskGraph, budget: int, work: int) -> None:
         self.after = tasks.after
@@ -123,19 +123,19 @@ class PeakSearch:
         return state
 
     def cost(self, task: int, done: int) -> Cost:
-        """Return the cost of a task behind a set of others; counts as work."""
+        """Return the cost of a task after a set of others; counts as work."""
         self.spent += 1
         return self.costs.of(task, done)
 
     def fits(self, load: int) -> bool:
-        """Tell whether a load keeps to the budget; the smallest that does not is remembered."""
+        """Tell whether a load keeps to the budget; remember the smallest that does not."""
         if load <= self.budget:
             return True
         self.refused = min(self.refused, load)
         return False
 
     def execute(self, state: OrderState, task: int, delta: int) -> None:
-        """Run a task in a state, and know what is ready then."""
+        """Run a task in a state, and update the ready tasks."""
         state.memory += delta
         state.done |= 1 << task
         state.trail.append(task)
@@ -147,7 +147,7 @@ class PeakSearch:
         return [follower for follower in self.after[task] if not self.before[follower] & ~done]
 
     def run_safe_task(self, state: OrderState) -> bool:
-        """Run every ready task that is safe; whether there was one."""
+        """Run every ready task that is safe; return whether there was one."""
         found = False
         for task in tuple(state.ready):
             transient, delta = self.cost(task, state.done)
@@ -158,11 +158,11 @@ class PeakSearch:
 
     @staticmethod
     def is_safe(delta: int) -> bool:
-        """Tell whether moves that change memory by so much may be taken without an alternative."""
+        """Tell whether moves that change memory by `delta` may be made without an alternative."""
         return delta <= 0
 
     def run_safe_chain(self, state: OrderState) -> bool:
-        """Run the first safe chain; whether there was one."""
+        """Run the first safe chain; return whether there was one."""
         for task in state.ready:
             for member in self.safe_chain(state, task):
                 self.execute(state, member, self.cost(member, state.done).delta)
@@ -171,7 +171,7 @@ class PeakSearch:
         return False
 
     def safe_chain(self, state: OrderState, first: int) -> tuple[int, ...]:
-        """Return a safe chain that begins with this task, or nothing; all branches are looked at."""
+        """Return a safe chain that begins with this task, or an empty one, after trying all branches."""
         branches = [(first, state.done, 0, (first,))]
         while branches and self.spent <= self.work:
             task, done, height, chain = branches.pop()
@@ -194,7 +194,7 @@ def order_within(tasks: TaskGraph, budget: int, work: int) -> Attempt:
 def smallest_peak(tasks: TaskGraph, start: Sequence[int], bound: int, work: int) -> Optimum:
     """Return the order of smallest peak, from an order and a lower bound; proven if the result's peak is its bound."""
     best, high, low, left = tuple(start), peak(tasks, start), bound, work
-    unknown: tuple[int, int] | None = None  # budgets that took too much work: all between are left out
+    unknown: tuple[int, int] | None = None  # budgets that took too much work: all between are skipped
     tried_below = False
     while low < high and left > 0:
         budget = _next_budget(low, high, unknown, tried_below)
@@ -217,7 +217,7 @@ def smallest_peak(tasks: TaskGraph, start: Sequence[int], bound: int, work: int)
 
 
 def _next_budget(low: int, high: int, unknown: tuple[int, int] | None, tried_below: bool) -> int | None:
-    """Try first just below the best order (it is often optimal), then halves; around what could not be decided."""
+    """Choose just below the best order first (it is often optimal), then bisect, avoiding undecided budgets."""
     if unknown is None:
         return (low + high) // 2 if tried_below else high - 1
     if unknown[1] < high - 1:

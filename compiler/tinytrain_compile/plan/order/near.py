@@ -1,9 +1,9 @@
-"""Orders near a known one: windows that are solved anew, and random walks.
+"""Orders near a known one: windows that are solved again, and random walks.
 
-Windows are used where the search for the whole graph ran out of work: a part of an order around its peak is freed,
-solved, put back. A window is a task graph of its own, so the same search solves it, and CP-SAT where it does not
-(measured on random graphs of 60 to 400 tasks: it rarely adds anything there). Walks find other orders of nearly the
-same peak, for when the best one packs badly.
+Windows are used if the search for the whole graph ran out of work: a part of an order around its peak is freed, solved
+and put back. A window is a task graph of its own, so the same search solves it, and CP-SAT if that fails. (CP-SAT
+rarely improved anything on random graphs of 60 to 400 tasks.) Walks find other orders of nearly the same peak, in case
+the best one packs badly.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ SEARCH_UNITS, SOLVER_UNITS = 0.1, 0.4
 
 
 class OrderWindow(NamedTuple):
-    """Tasks of an order from one position to another as a graph of their own.
+    """Tasks of an order from one position to another as a separate graph.
 
-    tasks: local task graph; its START touches what is live before, its BARRIER what is live after.
-    members: global index per local task. passing: bytes that are live throughout and touched by no member.
+    tasks: local task graph; its START touches storages live before, its BARRIER those live after. members: global index
+    per local task. passing: bytes that are live throughout and touched by no member.
     """
 
     tasks: TaskGraph
@@ -69,10 +69,10 @@ def cut_window(tasks: TaskGraph, order: Sequence[int], first: int, last: int) ->
 
 
 def improve_by_windows(tasks: TaskGraph, start: Optimum, units: float, seed: int) -> Optimum:
-    """Return the best order that freeing windows of `start` leads to, with at most about `units` of work.
+    """Return the best order found by freeing windows of `start`, with at most about `units` of work.
 
-    The search goes through the windows around the peak; CP-SAT takes those that it could not decide, if none of them
-    gave a lower peak. Again and again, until nothing does.
+    The search tries the windows around the peak; if none gives a lower peak, CP-SAT tries those left undecided. This
+    repeats until nothing gives a lower peak.
     """
     climb = _Climb(tasks, start, units, seed)
     while climb.lower_peak():
@@ -81,7 +81,7 @@ def improve_by_windows(tasks: TaskGraph, start: Optimum, units: float, seed: int
 
 
 class _Climb:
-    """The order as it gets better, and the work that is left."""
+    """The improving order, and the work that is left."""
 
     def __init__(self, tasks: TaskGraph, start: Optimum, units: float, seed: int) -> None:
         self.tasks, self.bound, self.units, self.seed = tasks, start.bound, units, seed
@@ -89,7 +89,8 @@ class _Climb:
         self.loads = loads(tasks, self.order)
 
     def lower_peak(self) -> bool:
-        """Take the first window that lowers the first peak (there may be equal ones elsewhere); False if none does."""
+        """Solve the first window that lowers the first peak (there may be equal ones elsewhere); return False if none
+        does."""
         undecided: list[tuple[int, int]] = []
         for first, last in self.windows():
             found = self.solve(first, last, self.search)
@@ -100,7 +101,7 @@ class _Climb:
         return any(self.solve(first, last, self.ask_solver) is None for first, last in undecided)
 
     def solve(self, first: int, last: int, engine: Callable[[OrderWindow, Optimum], Optimum]) -> Optimum | None:
-        """Put a better order into a window (None), or return what was found out about it."""
+        """Put a better order into a window and return None, or return the result for the window."""
         window = cut_window(self.tasks, self.order, first, last)
         inner = (window.members.index(task) for task in self.order[first:last])
         order = (window.tasks.start, *inner, window.tasks.barrier)
@@ -115,8 +116,7 @@ class _Climb:
         return None
 
     def windows(self) -> Iterator[tuple[int, int]]:
-        """Yield windows of every size around the first peak: in the middle of them, near the end, near the
-        beginning."""
+        """Yield windows of every size with the first peak in their middle, near their end, and near their beginning."""
         at, count = self.loads.index(max(self.loads)), len(self.order)
         for size in WINDOW_TASKS:
             for before in (size // 2, 4 * size // 5, size // 5):
@@ -136,7 +136,7 @@ class _Climb:
 
 
 MOVES_PER_VARIANT = 24
-"""Moves that are tried between one variant and the next."""
+"""Moves tried from one variant to the next."""
 
 
 def variants(tasks: TaskGraph, order: Sequence[int], most: int, count: int, seed: int) -> list[RankedOrder]:
@@ -157,7 +157,7 @@ def variants(tasks: TaskGraph, order: Sequence[int], most: int, count: int, seed
 
 
 def _moved(tasks: TaskGraph, order: list[int], draw: random.Random) -> list[int]:
-    """Return one task put anywhere between its last predecessor and its first successor."""
+    """Return the order with one task moved anywhere between its last predecessor and its first successor."""
     at = draw.randrange(len(order))
     task = order[at]
     before, after = set(tasks.before[task]), set(tasks.after[task])

@@ -1,4 +1,4 @@
-"""Orders of execution: the load of an order, greedy list schedules from both ends, and peaks that no order is below.
+"""Orders of execution: the load of an order, greedy list schedules from both ends, and lower bounds of peaks.
 
 Every schedule works on a TaskGraph and, since liveness is symmetric in time, on its reversal as well. Bounds come from
 precedence alone, and from minimum cuts.
@@ -16,18 +16,18 @@ from tinytrain_compile.plan.counted import add_work
 from tinytrain_compile.plan.model import InPlace, TaskGraph, program_order
 
 MOST_KNOWN = 1 << 21
-"""Words of 64 tasks in the sets whose costs are remembered, at most."""
+"""Most words of 64 tasks in the sets whose costs are remembered."""
 
 
 class Cost(NamedTuple):
-    """What running a task does to memory: bytes needed on top while it runs, and bytes more (or less) afterwards."""
+    """Change of memory by a task: extra bytes while it runs, and bytes more (or less) afterwards."""
 
     transient: int
     delta: int
 
 
 def best_overlap(pairs: Sequence[InPlace]) -> int:
-    """Return largest sum of overlaps among pairs in which no storage occurs twice."""
+    """Return the largest sum of overlaps of pairs in which no storage occurs twice."""
     if len(pairs) < 2:
         return sum(pair.overlap_bytes for pair in pairs)
     first, rest = pairs[0], pairs[1:]
@@ -39,7 +39,7 @@ class Costs:
     """Costs of tasks after a set of tasks has run; sets are bit masks, so that a search can keep and compare them.
 
     Live bytes are a cut function (a storage counts while some of its touchers have run and some have not), hence
-    submodular: what has run before can only lower the delta of a task, and its transient too. `exact` rests on that.
+    submodular: tasks run before can only lower the delta of a task, and its transient too. `exact` depends on that.
     """
 
     def __init__(self, tasks: TaskGraph) -> None:
@@ -58,7 +58,7 @@ class Costs:
         self._room = MOST_KNOWN // (1 + len(tasks.touched) // 64)
 
     def _others(self, task: int) -> int:
-        """Return the tasks that the cost of this one depends on."""
+        """Return the tasks on which the cost of this one depends."""
         found = 0
         for others, _ in self._touched[task]:
             found |= others
@@ -67,7 +67,7 @@ class Costs:
         return found
 
     def of(self, task: int, done: int) -> Cost:
-        """Return the cost of running a task now; a search asks the same again and again."""
+        """Return the cost of running a task now, cached: a search often asks for the same."""
         near = done & self._near[task]
         found = self._known[task].get(near)
         if found is None:
@@ -101,7 +101,8 @@ class Costs:
         return best_overlap(possible)
 
     def changed(self, task: int, done: int) -> Iterator[int]:
-        """Yield who has another cost after a task has run: it was the first to touch a storage, or all but one have."""
+        """Yield the tasks whose cost changes after a task has run: it was the first to touch a storage, or all but one
+        have."""
         for storage in self._tasks.touched[task]:
             users = self._tasks.touchers[storage]
             if (self._users[storage] & ~done).bit_count() in (1, len(users) - 1):
@@ -116,8 +117,8 @@ def _takes_over(pair: InPlace, ran: Sequence[int], count: Sequence[int]) -> bool
 
 
 def loads(tasks: TaskGraph, order: Sequence[int]) -> list[int]:
-    """Return movable bytes that are live while each task of the order runs. (As `Costs`, by counts instead of
-    sets.)"""
+    """Return the movable bytes that are live while each task of the order runs (as `Costs`, with counts instead of
+    sets)."""
     count, ran = [len(users) for users in tasks.touchers], [0] * len(tasks.touchers)
     memory, result = 0, list[int]()
     for task in order:
@@ -133,7 +134,7 @@ def loads(tasks: TaskGraph, order: Sequence[int]) -> list[int]:
 
 
 def peak(tasks: TaskGraph, order: Sequence[int]) -> int:
-    """Return largest movable load of an order."""
+    """Return the largest movable load of an order."""
     return max(loads(tasks, order))
 
 
@@ -144,7 +145,7 @@ Key = Callable[[Cost, int, int], tuple[int, ...]]
 
 
 def _early_release(cost: Cost, task: int, _age: int) -> tuple[int, ...]:
-    """Return program order, but whatever frees memory (an update right after the last reader) at once."""
+    """Return a key for program order, but tasks that free memory (an update right after the last reader) at once."""
     return (cost.delta > 0, task)
 
 
@@ -157,7 +158,8 @@ def _smallest_transient(cost: Cost, task: int, _age: int) -> tuple[int, ...]:
 
 
 def _depth_first(cost: Cost, _task: int, age: int) -> tuple[int, ...]:
-    """Follow what has just become possible; from the end of a training step this walks the backward pass."""
+    """Return a key that prefers tasks that became ready last; from the end of a training step this follows the backward
+    pass."""
     return (cost.delta > 0, -age)
 
 
@@ -165,7 +167,7 @@ LIST_KEYS: tuple[Key, ...] = (_early_release, _smallest_growth, _smallest_transi
 
 
 def list_schedule(tasks: TaskGraph, key: Key, last_first: bool = False) -> list[int]:
-    """Run always the ready task of smallest key; keys are refreshed when what they depend on changes.
+    """Run the ready task of smallest key each time; keys are recomputed when their inputs change.
 
     last_first: among equals prefer the largest task index (program order, for a reversed task graph).
     """
@@ -212,7 +214,7 @@ class RankedOrder(NamedTuple):
 
 
 def list_orders(tasks: TaskGraph, bound: int, thorough: bool) -> list[RankedOrder]:
-    """Return several list schedules, smallest peak first; stops early when the bound is met.
+    """Return several list schedules, smallest peak first; stop early when the bound is met.
 
     thorough: schedules from the end as well.
     """
@@ -233,7 +235,7 @@ def list_orders(tasks: TaskGraph, bound: int, thorough: bool) -> list[RankedOrde
 
 
 def ancestor_masks(tasks: TaskGraph) -> list[int]:
-    """Return per task, a bit set of itself and all tasks that must run before it."""
+    """Return, per task, a bit set of itself and all tasks that must run before it."""
     masks = [0] * len(tasks.before)
     for task in program_order(tasks):
         mask = 1 << task
@@ -244,11 +246,11 @@ def ancestor_masks(tasks: TaskGraph) -> list[int]:
 
 
 def peak_bound(tasks: TaskGraph) -> int:
-    """Return a peak that no order is below.
+    """Return a lower bound of every order's peak, in bytes.
 
     In every order a storage is live at task v if something that touches it precedes v (or is v) and something that
     touches it follows v (or is v). The bound is the largest sum of such storages over all v, plus v's scratch, minus
-    whatever v could at best save by working in place.
+    the most that v could save by working in place.
     """
     ancestors, descendants = ancestor_masks(tasks), ancestor_masks(tasks.reversed())
     count = len(tasks.before)
@@ -273,7 +275,7 @@ def peak_bound(tasks: TaskGraph) -> int:
 def cut_bound(tasks: TaskGraph, order: Sequence[int], bound: int) -> int:
     """Return the best of `bound` and, for every task, the smallest load with which any order can run it.
 
-    What has run before a task is a downset of the graph, and live bytes are a cut function of it: the smallest is a
+    The tasks run before a task are a downset of the graph, and live bytes are a cut function of it: the smallest is a
     minimum cut. A task whose load in a known order is within the bound cannot raise it, so few cuts are computed.
     """
     cuts: LoadCuts | None = None
@@ -289,7 +291,7 @@ class LoadCuts:
     """The network: tasks, then two vertices per storage, then source and sink. A task on the source's side has run."""
 
     def __init__(self, tasks: TaskGraph) -> None:
-        # Imported here: quick plans and --help do without ortools.
+        # Imported here: quick plans and --help do not need ortools.
         from ortools.graph.python import max_flow  # pyright: ignore[reportMissingTypeStubs]
 
         self._max_flow: Any = max_flow
@@ -307,7 +309,7 @@ class LoadCuts:
         self._arcs = np.array(arcs, dtype=np.int64)
 
     def load_of(self, task: int) -> int:
-        """Return smallest load with which a task can run."""
+        """Return the smallest load with which a task can run."""
         return min(self._cut(task, forced) - saved for forced, saved in self.ways(task))
 
     def ways(self, task: int) -> Iterator[tuple[tuple[int, ...], int]]:
@@ -324,7 +326,7 @@ class LoadCuts:
                 yield others, pair.overlap_bytes
 
     def _cut(self, task: int, forced: tuple[int, ...]) -> int:
-        """Return smallest load while a task runs, in place of nothing, if it and `forced` have their predecessors
+        """Return the smallest load while a task runs, not in place, if predecessors of it and of `forced` run
         before."""
         tasks, count = self._tasks, len(self._tasks.before)
         arcs = self._arcs.copy()

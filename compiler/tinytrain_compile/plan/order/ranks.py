@@ -1,7 +1,7 @@
 """The order of smallest peak as a CP-SAT model over ranks: the search's cross-check, and the solver of its windows.
 
 A task has a rank, a storage is live from the rank of its first to that of its last toucher, and a cumulative constraint
-holds the live bytes below a height that is minimised. It shares nothing with `exact` but the task graph.
+holds the live bytes below a height that is minimised. It shares only the task graph with `exact`.
 Only deterministic limits: one worker, a fixed seed, deterministic time.
 """
 
@@ -82,7 +82,7 @@ class _OrderModel:
                         self.model.add_bool_or(self.used[pair].negated(), self.used[other].negated())
 
     def place_storage(self, storage: int) -> None:
-        """Add one interval per layer: where the storage lies over a dying one, a part of it begins one rank later."""
+        """Add one interval per layer: if the storage covers a dying one, a part of it begins one rank later."""
         tasks, users = self.tasks, self.tasks.touchers[storage]
         over = [pair for user in users for pair in tasks.inplace[user] if pair.output == storage]
         steps = sorted({0, tasks.size[storage], *(pair.overlap_bytes for pair in over)})
@@ -100,8 +100,7 @@ class _OrderModel:
 
 
 def rank_order(tasks: TaskGraph, start: Optimum, units: float, seed: int) -> Optimum:
-    """Return the best order that the solver finds from `start`, which is its hint and its bound; `start` if it finds
-    none."""
+    """Return the best order that the solver finds from `start`, its hint and bound; `start` if it finds none."""
     built = _OrderModel(tasks, start)
     solver = new_solver(seed, units * SOLVER_TIME_PER_UNIT)
     status = solver.solve(built.model)

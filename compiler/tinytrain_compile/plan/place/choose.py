@@ -1,6 +1,6 @@
-"""Which order gets which placement: the lowest arena over several orders, not just the lowest peak.
+"""Choice of an order and its placement: the lowest arena over several orders, not just the lowest peak.
 
-An order of smallest peak may pack badly, so orders are placed in rising order of peak until none left can win.
+An order of smallest peak may pack badly, so orders are placed by increasing peak until no remaining one can win.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ from tinytrain_compile.plan.place.placement import (
 from tinytrain_compile.plan.place.skyline import search
 
 QUICK_ORDERS, FULL_ORDERS = 3, 16
-"""Orders that are placed at most, by effort."""
+"""Most orders placed, with effort "quick" and "full"."""
 
 QUICK_UNITS = 0.02
 """Deterministic time of the local search with effort "quick"."""
 
 MOST_MEETINGS = 3_000_000
-"""Neighbours of all boxes of a packing at most that more than a quick plan is made of: there every try takes seconds
+"""Most neighbours of all boxes of a packing for which more than a quick plan is made: above it every try takes seconds
 (a recurrent network of 255 steps has twice as many)."""
 
 SOLVER_TRIES = 4
-"""Packings that are given to the solver at most."""
+"""Most packings passed to the solver."""
 
 PUSH_ROUNDS = 16
-"""Decisions below the best placement at most."""
+"""Most decisions below the best placement."""
 
 SKYLINE_SHARE = 0.3
-"""Of the deterministic time of a decision: the skyline search's part, the rest is CP-SAT's."""
+"""The skyline search's share of the deterministic time of a decision; the rest is CP-SAT's."""
 
 VARIANTS, VARIANT_TRIES, VARIANT_SLACK = 16, 2, 0.01
-"""Further orders when all of these pack badly: how many, how many of them go to the solver, how much more peak."""
+"""Further orders if all of these pack badly: number, number passed to the solver, and extra peak as a share."""
 
 SEQUENCE_SHARE, DECIDE_SHARE, MINIMISE_SHARE = 0.2, 0.3, 0.2
-"""How the deterministic time is divided (the rest belongs to the order search)."""
+"""Shares of the deterministic time for placing (the rest is for the order search)."""
 
 
 @dataclass(frozen=True)
 class PlacedOrder:
-    """One order, placed. `sequence` is the placing sequence that the local search starts from."""
+    """One order, placed. `sequence` is the placing sequence from which the local search starts."""
 
     order: tuple[int, ...]
     items: tuple[Buffer, ...]
@@ -81,7 +81,7 @@ def choose(
     """Return the candidate with the lowest top; `room_bytes` is what the user's arena leaves above the persistent
     buffers.
 
-    kept: whether a plan is known that keeps to the room; then little is searched for a lower one.
+    kept: whether a plan is known that keeps to the room; then there is little search for a lower one.
     """
     full = options.effort == "full"
     placed = _place_greedily(model, orders[: FULL_ORDERS if full else QUICK_ORDERS], both=full)
@@ -97,9 +97,9 @@ def choose(
 
 
 def _place_greedily(model: MemoryModel, orders: Sequence[RankedOrder], both: bool) -> list[PlacedOrder]:
-    """Return candidates in rising order of peak, until no further order can be lower than the best of them.
+    """Return candidates by increasing peak, until no further order can be lower than the best of them.
 
-    both: try both ways of joining in-place chains (see `rectangles`). Of a large graph one order is placed.
+    both: try both ways of joining in-place chains (see `rectangles`). A large graph gets one order placed.
     """
     placed: list[PlacedOrder] = []
     for ranked in orders:
@@ -131,16 +131,16 @@ def _search(
     options: PlanOptions,
     kept: bool,
 ) -> PlacedOrder:
-    """Return the solver, on rivals in rising order of peak.
+    """Return the best placement that the solver finds, on rivals by increasing peak.
 
-    First the decision at the bound itself: on training graphs it is answered in a fraction of a second almost always
-    (a minimisation from a greedy start takes many times longer and often ends above). Where the room that the user
-    gave is not kept to yet, the decision at that room goes before it: what is not found for the room is not found for
-    less. What is still open is minimised. Then a room has been asked for often enough; without one the best is pushed
-    down until the decision fails: so that an arena one byte smaller than a plan's does not suddenly have a better plan.
-    kept: the room is kept to without this.
+    First comes the decision at the bound itself: on training graphs it almost always takes a fraction of a second (a
+    minimisation from a greedy start takes many times longer and often ends above). If the user's room is not kept to
+    yet, the decision at that room comes even before it: what is not found for the room is not found for less. Open
+    cases are then minimised. With a room, that is enough. Without one, the best is pushed down until the decision
+    fails: an arena one byte smaller than a plan's should not suddenly have a better plan. kept: the room is kept to
+    without this.
     """
-    # Imported here: loading ortools takes most of a second, which quick plans and --help do not have.
+    # Imported here: loading ortools takes most of a second, which quick plans and --help avoid.
     from tinytrain_compile.plan.place.cpsat import minimise
 
     units, seed = options.deterministic_time, options.seed
@@ -169,7 +169,7 @@ def _search(
 
 
 def _variants(model: MemoryModel, start: PlacedOrder, below_bytes: int, options: PlanOptions) -> list[PlacedOrder]:
-    """Return orders near the best one that greedy places best, in rising order of peak."""
+    """Return orders near the best one that greedy placement places best, by increasing peak."""
     most = min(int(start.peak_bytes * (1 + VARIANT_SLACK)), below_bytes - 1)
     orders = variants(model.tasks, start.order, most, VARIANTS, options.seed)
     placed = [item for ranked in orders for item in _place_greedily(model, [ranked], both=True)]
@@ -178,14 +178,14 @@ def _variants(model: MemoryModel, start: PlacedOrder, below_bytes: int, options:
 
 
 def _place_lower(best: PlacedOrder, options: PlanOptions) -> PlacedOrder:
-    """Return the same placement, marked as proven if one unit less is proven impossible for its order."""
+    """Return the placement, marked as proven if one unit less is proven impossible for its order."""
     units = options.deterministic_time * DECIDE_SHARE / SOLVER_TRIES
     answer = decide(best.packing, best.placement.height - 1, units, options.seed).answer
     return replace(best, placement=replace(best.placement, proven=answer == "no"))
 
 
 def _below(rival: PlacedOrder, limit_bytes: int, options: PlanOptions) -> PlacedOrder | None:
-    """Return the rival placed no higher than a limit, if that is found."""
+    """Return the rival placed no higher than a limit, if such a placement is found."""
     units = options.deterministic_time * DECIDE_SHARE / SOLVER_TRIES
     found = decide(rival.packing, limit_bytes // rival.packing.unit_bytes, units, options.seed)
     return replace(rival, placement=found.placement) if found.placement is not None else None
@@ -193,18 +193,18 @@ def _below(rival: PlacedOrder, limit_bytes: int, options: PlanOptions) -> Placed
 
 def decide(packing: Packing, limit: int, units: float, seed: int) -> Decision:
     """Decide whether there is a placement of height at most `limit`. First the skyline search, then CP-SAT: each solves
-    what the other does not (on the MiniMalloc instances; `make bench NAME=placement`)."""
+    cases that the other does not (on the MiniMalloc instances; `make bench NAME=placement`)."""
     found = search(packing, limit, units * SKYLINE_SHARE)
     if found.answer != "unknown":
         return found
-    # Imported here: loading ortools takes most of a second, which quick plans and --help do not have.
+    # Imported here: loading ortools takes most of a second, which quick plans and --help avoid.
     from tinytrain_compile.plan.place import cpsat
 
     return cpsat.decide(packing, limit, units * (1 - SKYLINE_SHARE), seed)
 
 
 def _push_down(best: PlacedOrder, rivals: Sequence[PlacedOrder], options: PlanOptions) -> PlacedOrder:
-    """Ask for less, in shrinking steps, until no rival can be placed one unit below the best."""
+    """Try lower limits, in shrinking steps, until no rival can be placed one unit below the best."""
     share = 4
     for _ in range(PUSH_ROUNDS):
         open_ = [rival for rival in rivals if rival.peak_bytes < best.top_bytes]

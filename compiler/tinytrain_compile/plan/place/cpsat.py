@@ -1,6 +1,6 @@
 """Exact placement with CP-SAT: one NoOverlap on the address axis per maximal set of boxes that are live together.
 
-Only deterministic limits: one worker, a fixed seed, deterministic time. Hints only where they are feasible, since a
+Only deterministic limits: one worker, a fixed seed, deterministic time. Hints only if they are feasible, since a
 packing above a hard capacity misleads the search.
 """
 
@@ -31,7 +31,7 @@ class _PlacementModel:
         ]
         covers = grouped((tie.output, tie.source) for tie in packing.ties)
         for live in packing.live:
-            # Where an output covers a dying source, its place among the others follows from its next slot.
+            # If an output covers a dying source, its place among the others follows from its next slot.
             there = set(live)
             apart = [index for index in live if there.isdisjoint(covers.get(index, ()))]
             if len(apart) > 1:
@@ -40,7 +40,7 @@ class _PlacementModel:
             self.tie(number, tie)
 
     def tie(self, number: int, tie: Tie) -> None:
-        """Tie the output's start and the source's: far enough apart, by one of the ways that are allowed."""
+        """Hold the output's and the source's start far enough apart, in one of the allowed ways."""
         above = self.offsets[tie.source] - self.offsets[tie.output]
         ends = [-self.packing.boxes[tie.source].size, *([self.packing.boxes[tie.output].size] if tie.exact else [])]
         ways = [self.model.new_bool_var(f"tie{number}_{way}") for way in range(2 + tie.exact)]
@@ -73,8 +73,7 @@ def decide(packing: Packing, limit: int, units: float, seed: int) -> Decision:
 
 
 def minimise(packing: Packing, start: Placement, units: float, seed: int) -> Placement:
-    """Return the lowest placement found from `start`, which is the hint; `proven` if the solver shows that it is
-    lowest."""
+    """Return the lowest placement found from the hint `start`; `proven` if the solver shows that it is lowest."""
     model = _PlacementModel(packing, start.height)
     height = model.model.new_int_var(packing.bound, start.height, "height")
     for offset, box, hint in zip(model.offsets, packing.boxes, start.offsets, strict=True):

@@ -1,9 +1,9 @@
 """Rectangles of an order, and addresses for them, greedily: several orders, first and best fit, a counted local search.
 
-A rectangle is a buffer that has to be placed: until then its offset is 0. In-place pairs of equal size are one
-rectangle if the input's storage dies at the node that opens the output's. Other pairs that may overlap stay two, and
-the output's says so (`Over`). Sizes of a packing are in units (bytes divided by their common divisor), offsets start
-at 0, above what lies below.
+A rectangle is a buffer to be placed; until then its offset is 0. In-place pairs of equal size are one rectangle if the
+input's storage dies at the node that opens the output's. Other pairs that may overlap stay two, and the output's has
+the overlap (`Over`). Sizes of a packing are in units (bytes divided by their common divisor). Offsets start at 0, above
+the persistent buffers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tinytrain_compile.plan.model import InPlace, MemoryModel, TaskGraph
 
 
 def steps_of(model: MemoryModel, order: Sequence[int]) -> list[int]:
-    """Return task -> step, where START counts to the first step and BARRIER to the last one of phase "step"."""
+    """Return task -> step; START belongs to the first step, BARRIER to the last one of phase "step"."""
     steps = [0] * len(order)
     count = 0
     for task in order:
@@ -30,8 +30,8 @@ def steps_of(model: MemoryModel, order: Sequence[int]) -> list[int]:
 
 
 def _chains(tasks: TaskGraph, order: Sequence[int], newest: bool) -> tuple[list[int], dict[int, InPlace]]:
-    """Return storage -> the one whose address it takes over in place (itself if none); storage -> what it may
-    overlap."""
+    """Return (storage -> the one whose address it takes over in place, or itself; storage -> the pair in which it may
+    overlap)."""
     position = [0] * len(order)
     for index, task in enumerate(order):
         position[task] = index
@@ -49,7 +49,8 @@ def _chains(tasks: TaskGraph, order: Sequence[int], newest: bool) -> tuple[list[
             if overlap == tasks.size[output] == tasks.size[source] and head[output] == output and not taken[source]:
                 head[output] = head[source]
                 taken[source] = True
-        # A placement knows one such pair per step; what saves most is as good as any other choice (docs/adr/0006).
+        # A placement has one such pair per step; the one that saves most is as good as any other choice
+        # (docs/adr/0006).
         rest = [pair for pair in usable if head[pair.output] == pair.output and not taken[pair.source]]
         if rest:
             pair = max(rest, key=lambda item: item.overlap_bytes)
@@ -64,7 +65,7 @@ def _over(model: MemoryModel, head: list[int], pair: InPlace) -> Over:
 def rectangles(model: MemoryModel, order: Sequence[int], newest: bool = False) -> tuple[Buffer, ...]:
     """Return the movable buffers of an order (scratch included), in-place chains joined.
 
-    newest: where an output could replace either of two dying inputs, take the one whose rectangle began last (the
+    newest: if an output could replace either of two dying inputs, take the one whose rectangle began last (the
     first declared pair otherwise). The load is the same; the packing may differ.
     """
     tasks, steps = model.tasks, steps_of(model, order)
@@ -97,10 +98,10 @@ def rectangles(model: MemoryModel, order: Sequence[int], newest: bool = False) -
 
 
 FITS_PER_UNIT = 5_000_000
-"""Neighbours looked at per unit of deterministic time (measured: about a second in CPython)."""
+"""Neighbours examined per unit of deterministic time (measured: about a second in CPython)."""
 
 GREEDY_MEETINGS = 15_000_000
-"""Neighbours looked at by all passes of `greedy`, about; two passes are always made."""
+"""Approximate limit of neighbours examined by all passes of `greedy`; two passes are always made."""
 
 PATIENCE_BASE, PATIENCE_PER_BOX = 50, 5
 """Trials without a better placement after which the local search gives up."""
@@ -110,7 +111,7 @@ PATIENCE_BASE, PATIENCE_PER_BOX = 50, 5
 class Box:
     """A rectangle in compressed coordinates: slots [begin, end), size in units.
 
-    first: its size as the slot `begin` sees it, where it may cover a box that dies there (see `Tie`).
+    first: its size in the slot `begin`, in which it may cover a box that dies there (see `Tie`).
     """
 
     begin: int
@@ -120,9 +121,11 @@ class Box:
 
 
 class Tie(NamedTuple):
-    """Box `output` may share addresses with box `source`, if that begins `distance` units above it or more.
+    """Permission for box `output` to share addresses with box `source`, if that begins at least `distance` units above
+    it.
 
-    The two meet in the first slot of the output, which no other box ends with. exact: just so many units above.
+    The two meet in the first slot of the output, in which no other box ends. exact: it must begin exactly `distance`
+    units above.
     """
 
     output: int
@@ -131,7 +134,7 @@ class Tie(NamedTuple):
     exact: bool
 
     def forbidden(self, packing: Packing) -> tuple[tuple[int, int], ...]:
-        """Open intervals in which the distance from the output's start up to the source's must not lie."""
+        """Return open intervals that must not contain the distance from the output's start up to the source's."""
         below, size = -packing.boxes[self.source].size, packing.boxes[self.output].size
         return ((below, self.distance), *([(self.distance, size)] if self.exact else []))
 
@@ -140,7 +143,7 @@ class Tie(NamedTuple):
 class Packing:
     """Boxes to place, and which of them are ever live together.
 
-    unit_bytes: what one unit of size is. live: per slot, the boxes live in it (only maximal sets are kept).
+    unit_bytes: bytes of one unit of size. live: per slot, the boxes live in it (only maximal sets are kept).
     neighbours: per box, the boxes that share a slot with it and no bytes. bound: largest load of a slot.
     ties: pairs that share a slot and may share bytes. shifts: per box in a tie, (the other one, interval of addresses
     that it takes from the box, counted from its own).
@@ -158,7 +161,7 @@ class Packing:
 
     @property
     def meetings(self) -> int:
-        """How often a box meets another one: the work of a pass that places all."""
+        """Number of meetings of boxes: the work of a pass that places all."""
         return sum(len(near) for near in self.neighbours)
 
 
@@ -173,7 +176,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether a placement below a limit exists, and one if so."""
+    """Answer whether a placement below a limit exists, and one if so."""
 
     answer: Literal["yes", "no", "unknown"]
     placement: Placement | None
@@ -208,8 +211,8 @@ def build_packing(items: Sequence[Buffer]) -> Packing:
 def _meetings(
     slots: Sequence[Sequence[int]], boxes: Sequence[Box], apart: set[tuple[int, int]]
 ) -> tuple[tuple[int, ...], ...]:
-    """Return by box those that live at the same time, but for ties. Each meeting is noted when the later one is
-    born."""
+    """Return, per box, those that live at the same time, except ties. Each meeting is recorded at the later one's
+    birth."""
     meets: list[list[int]] = [[] for _ in boxes]
     tied = {index for pair in apart for index in pair}
     for slot, live in enumerate(slots):
@@ -232,7 +235,7 @@ def _ties(items: Sequence[Buffer], overs: Sequence[tuple[int, Over]], unit: int)
 
 
 def _shifts(packing: Packing) -> dict[int, tuple[tuple[int, int, int], ...]]:
-    """Return what `fit` needs: a box may lie below `low - size` or above `high` of every interval."""
+    """Return `shifts` for `fit`: a box may be below `low - size` or above `high` of every interval."""
     found: dict[int, tuple[tuple[int, int, int], ...]] = {}
     for tie in packing.ties:
         output, source = packing.boxes[tie.output].size, packing.boxes[tie.source].size
@@ -278,7 +281,7 @@ def fit_below(
     tightest: bool = False,
     begun: Mapping[int, int] | None = None,
 ) -> Placement | None:
-    """Return the same, given up where it is not below a limit. begun: boxes that are placed already, and where."""
+    """Return `fit`, or None as soon as it is not below a limit. begun: boxes placed already -> their offsets."""
     places: list[tuple[int, int] | None] = [None] * len(packing.boxes)
     for index, offset in (begun or {}).items():
         places[index] = offset, offset + packing.boxes[index].size
@@ -300,7 +303,7 @@ def fit_below(
 
 
 def _gap(occupied: list[tuple[int, int]], size: int, tightest: bool) -> int:
-    """Return offset of the lowest gap of at least `size`, or of the smallest such gap."""
+    """Return the offset of the lowest gap of at least `size`, or of the smallest such gap."""
     top, best, slack = 0, -1, -1
     for low, high in occupied:
         room = low - top - size
@@ -314,7 +317,7 @@ def _gap(occupied: list[tuple[int, int]], size: int, tightest: bool) -> int:
 
 
 def sequences(packing: Packing) -> list[list[int]]:
-    """Return orders in which to place: by size, lifetime, area, total load met, birth and death."""
+    """Return placing sequences: by size, lifetime, area, total load met, birth and death."""
     boxes = packing.boxes
     slot_load = [0] * (max((box.end for box in boxes), default=0) + 1)
     for box in boxes:
@@ -337,7 +340,7 @@ def sequences(packing: Packing) -> list[list[int]]:
 
 
 def greedy(packing: Packing) -> tuple[Placement, list[int]]:
-    """Return the lowest of several greedy placements, and its sequence; stops at the bound, or after so much work."""
+    """Return the lowest of several greedy placements, and its sequence; stop at the bound, or at the limit of work."""
     best: Placement | None = None
     chosen: list[int] = []
     passes = max(2, GREEDY_MEETINGS // max(packing.meetings, 1))

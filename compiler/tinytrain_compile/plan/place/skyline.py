@@ -1,15 +1,15 @@
-"""Exact placement by branch and bound over skylines: does everything fit below a limit?
+"""Exact placement by branch and bound over skylines: decide whether everything fits below a limit.
 
-A state is the skyline (per slot, the address below which nothing more is placed) and the set of boxes that are left.
-Only canonical placements are searched: push every box down until it rests on the floor or on another one. Then, over
-any slot of a valley (a run of equal floors between higher ones), there are only these cases: a box that lies wholly
+A state is the skyline (per slot, the address below which nothing more is placed) and the set of remaining boxes. Only
+canonical placements are searched: push every box down until it rests on the floor or on another one. Then, over any
+slot of a valley (a run of equal floors between higher ones), there are only these cases: a box that lies wholly
 in the valley rests on its floor, or bytes over that slot stay unused up to the next address at which something can
-rest. The slot with the fewest cases is branched on; a slot that is full to the limit can waste nothing, so the search
-is narrow exactly where a packing is tight. Sets of boxes are bit masks, in rising order of size.
+rest. The search branches on the slot with the fewest cases; a slot that is full to the limit can waste nothing, so the
+search is narrow exactly where a packing is tight. Sets of boxes are bit masks, in rising order of size.
 
-A box that may cover another one (`Tie`) is lower in its first slot, where the other one is. That says everything but
-"exactly so far above", and a box of no height in a slot must come before what rests on it, which no order of branching
-ensures: where there are such boxes, a search that finds nothing proves nothing.
+A box that may cover another one (`Tie`) is lower in its first slot, where the other one is. That models everything
+except "exactly so far above". Also, a box of height 0 in a slot must come before the boxes that rest on it, which no
+order of branching ensures. With such boxes, a search that finds nothing proves nothing.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ NODES_PER_UNIT = 25_000
 """States per unit of deterministic time (measured: about a second in CPython)."""
 
 _HIGH = 1 << 60
-"""Above every offset."""
+"""Address above every offset."""
 
 
 class _Branch(NamedTuple):
-    """Where to go on: boxes that may rest on the floor of a slot, and the floor if none does (-1: one must)."""
+    """One branching: boxes that may rest on the floor of a slot, and the floor if none does (-1: one must)."""
 
     slot: int
     boxes: int
@@ -38,10 +38,10 @@ class _Branch(NamedTuple):
 
 @dataclass(frozen=True)
 class _Strategy:
-    """What a search does where it may choose: it finds a placement by luck, or not, so several are tried.
+    """Preferences of a search: whether it finds a placement is a matter of luck, so several are tried.
 
     rank: (slots, size, largest load met) of a box; of those that compete for a slot the smallest rank comes first.
-    lowest_first: of slots with equally few cases, take the lowest floor, or else the one with most room.
+    lowest_first: of slots with equally few cases, take the lowest floor, else the one with most room.
     """
 
     rank: Callable[[int, int, int], tuple[int, ...]]
@@ -59,7 +59,8 @@ _STRATEGIES = (
 
 @dataclass
 class _Frame:
-    """An open branching: what is left to try, how to take the latest try back, the state's key (None: one way on)."""
+    """An open branching: remaining tries, data to undo the latest one, the state's key (None: only one way to
+    continue)."""
 
     branch: _Branch
     floor: int
@@ -102,12 +103,11 @@ class _SkylineSearch:
         self.floor = [0] * self.slots
         self.left = (1 << len(boxes)) - 1
         self.offset = [0] * len(boxes)
-        # Hashes of failed states; that two of some 10**5 states share one of 2**61 is not a risk worth its memory.
+        # Hashes of failed states: two of some 10**5 states sharing one of 2**61 is too unlikely to spend memory on.
         self.failed: set[int] = set()
 
     def run(self, nodes: int) -> tuple[bool | None, int]:
-        """Return (whether there is a placement, or None if `nodes` states were not enough; states that were
-        visited)."""
+        """Return (whether there is a placement, or None if `nodes` states were not enough; states visited)."""
         stack: list[_Frame] = []
         for visited in range(1, nodes + 1):
             branch = self._narrowest()
@@ -152,25 +152,26 @@ class _SkylineSearch:
         return best
 
     def _wall(self, slot: int) -> int:
-        """Return floor beside a valley; where nothing more is placed there is none, but nothing crosses it either."""
+        """Return the floor beside a valley; a slot in which nothing more is placed has none, but nothing crosses it
+        either."""
         return self.floor[slot] if 0 <= slot < self.slots and self.waiting[slot] else _HIGH
 
     def _cases(self, slot: int, start: int, stop: int, wall: int) -> _Branch:
-        """Return what can happen over a slot of the valley [start, stop)."""
+        """Return the cases for a slot of the valley [start, stop)."""
         inside = self.left & self.begins_from[start] & self.ends_by[stop]
         resting = inside & self.cover[slot]
         floor = self.floor[slot]
         slack = self.limit - floor - self.load[slot]
         if resting and not slack:
             return _Branch(slot, resting, -1)
-        # If nothing rests here: the next box over this slot crosses a wall, or rests on one that misses the slot.
+        # If nothing rests here, the next box over this slot crosses a wall, or rests on one that misses the slot.
         raised = wall
         support = inside & ~self.cover[slot]
         if resting and support:
             raised = min(raised, floor + self.first[(support & -support).bit_length() - 1])
         return _Branch(slot, resting, raised if raised - floor <= slack else -1)
 
-    # ---- there and back ---------------------------------------------------------------------------------------------
+    # ---- moves and undoing them -------------------------------------------------------------------------------------
 
     def _open(self, branch: _Branch) -> _Frame | None:
         """Return a frame for a branching; None if it has no cases or the state is known to fail."""
@@ -192,11 +193,11 @@ class _SkylineSearch:
         return _Frame(branch, self.floor[branch.slot], list(distinct.values()), key)
 
     def _key(self) -> int:
-        """Return a hash of the state; where nothing more is placed the floor does not matter."""
+        """Return a hash of the state; the floor of a slot in which nothing more is placed does not count."""
         return hash((self.left, tuple([f if waits else -1 for f, waits in zip(self.floor, self.waiting, strict=True)])))
 
     def _advance(self, frame: _Frame) -> bool:
-        """Take the frame's latest try back and make its next one; False if there is none."""
+        """Undo the frame's latest try and make its next one; return False if there is none."""
         slot = frame.branch.slot
         if frame.wasted:
             self.floor[slot] = frame.floor
@@ -227,7 +228,7 @@ class _SkylineSearch:
         self.load[begin] += sign * (self.first[box] - size)
 
     def _allowed(self, box: int, floor: int) -> bool:
-        """Tell whether a box may lie here for all that must lie exactly so far above it, or it above that."""
+        """Tell whether all exact ties permit a box at this address."""
         top = floor + self.size[box]
         return all(
             self.left >> other & 1 or top <= self.offset[other] + low or floor >= self.offset[other] + high

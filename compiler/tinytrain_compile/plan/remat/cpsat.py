@@ -1,8 +1,8 @@
 """The exact side of rematerialisation: retention intervals in CP-SAT, at most two copies of a storage.
 
-Time is Moccasin's grid (Bartan et al., 2023) for a fixed order: stage j holds one slot per operation before j, in which
+Time is Moccasin's grid (Bartan et al., 2023) for a fixed order: stage j has one slot per operation before j, in which
 that operation may run again, then operation j itself. A copy is an interval from its making to its last reader; all
-copies together stay below the budget (one cumulative constraint). Cost: what is run again.
+copies together stay below the budget (one cumulative constraint). The cost is that of the second runs.
 
 A second copy has a *kind*. There is one so far, "again" (run the producer: needs its operands at that moment); another
 one, for instance "page-in", is one more literal per storage with its own cost and its own needs
@@ -30,7 +30,7 @@ Status = Literal["optimal", "feasible", "infeasible", "unknown"]
 
 @dataclass(frozen=True)
 class Answer:
-    """What the solver says: the cheapest decision below the budget (optimal), some decision, that there is none.
+    """Answer of the solver: the cheapest decision below the budget (optimal), some decision, or that there is none.
 
     units: deterministic time that this took.
     """
@@ -42,14 +42,14 @@ class Answer:
 
 
 class _Copy(NamedTuple):
-    """One copy of a storage, from its making to its end (a variable where a decision may move it)."""
+    """One copy of a storage, from its making to its end (a variable if a decision may move it)."""
 
     start: _Moment
     end: _Moment
 
 
 def candidates(problem: Problem, budget: int) -> frozenset[int]:
-    """Return storages that wait across an operation above the budget, and what making them again may lack."""
+    """Return storages that wait across an operation above the budget, and storages that making them again may lack."""
     loads = profile(problem, {}).loads
     high = [index for index, load in enumerate(loads) if load > budget]
     found: set[int] = set()
@@ -80,7 +80,7 @@ def solve(problem: Problem, within: Collection[int], budget: int, start: Decisio
 
 @dataclass(frozen=True)
 class _Question:
-    """What the solver is asked. Ways out of an error ask much of it again."""
+    """Question to the solver, a cache key: suggestions for an error repeat many questions."""
 
     problem: Problem = field(hash=False)
     chosen: tuple[int, ...]
@@ -100,9 +100,9 @@ def _solve(question: _Question) -> Answer:
 
 
 def _late_bytes(operation: Operation, storage: int) -> int:
-    """Return how much of a new storage may be in the bytes of an input that dies here.
+    """Return how many bytes of a new storage may be in those of an input that dies here.
 
-    One input has room for one of several outputs: `profile` counts the largest overlap alone.
+    One input has room for one of several outputs: `profile` counts only the largest overlap.
     """
     pairs = [pair for pair in operation.inplace if pair[0] == storage]
     if any(output != storage for output, *_ in operation.inplace):
@@ -124,7 +124,7 @@ class _RematModel:
         self.copies: dict[int, list[_Copy]] = {}
         self.intervals: list[cp_model.IntervalVar] = []
         self.demands: list[int] = []
-        self.constant: dict[int, int] = {}  # moment -> change of what no decision moves
+        self.constant: dict[int, int] = {}  # moment -> change of the load that no decision moves
         self.open_end = self.storages_with_open_end()
         for storage in range(len(problem.size)):
             if problem.uses[storage] or problem.birth[storage] >= 0 or problem.fixed_end[storage] >= 0:
@@ -139,7 +139,7 @@ class _RematModel:
         self.add_load()
 
     def storages_with_open_end(self) -> set[int]:
-        """Return storages whose first copy may end at several times: by decision, or as one of two may be
+        """Return storages whose first copy may end at several times: by decision, or because one of two may be
         overwritten."""
         operations = self.problem.operations
         found = set(self.chosen)
@@ -152,13 +152,13 @@ class _RematModel:
         return found
 
     def moment(self, index: int) -> int:
-        """Return the first of the two points in time at which an operation runs in its own place."""
+        """Return the first of the two points in time at which an operation runs in its original place."""
         return self.width * index + 2 * self.count
 
     def add_storage(
         self, storage: int, index: int, moment: _Moment, end: _Moment, literal: cp_model.IntVar | None
     ) -> None:
-        """Add a copy that a run opens: what it may overwrite of an input begins at the second point of the run."""
+        """Add a copy that a run opens: its part that may overwrite an input begins at the second point of the run."""
         size, late = self.problem.size[storage], _late_bytes(self.problem.operations[index], storage)
         self.add_interval(moment, end, literal, size - late)
         self.add_interval(moment + 1, end, literal, late)
@@ -216,7 +216,7 @@ class _RematModel:
         self.demands.append(demand)
 
     def run(self, index: int, moment: _Moment, literal: cp_model.IntVar | None) -> None:
-        """Require what a run needs: operands through both its points; one that it overwrites only through the first."""
+        """Require the operands of a run through both its points; one that it overwrites, only through the first."""
         operation = self.problem.operations[index]
         sources = sorted({source for _, source, _ in operation.inplace})
         until: dict[int, _Moment] = {}  # operand that may be overwritten -> when it may be gone
@@ -232,7 +232,7 @@ class _RematModel:
             self.add_interval(moment, moment + 2, literal, operation.scratch)
 
     def cover(self, storage: int, moment: _Moment, until: _Moment, literal: cp_model.IntVar | None) -> None:
-        """Require that some copy of the storage is there from a moment until another."""
+        """Require that some copy of the storage exists from one moment until another."""
         first, *second = self.copies[storage]
         always = [] if literal is None else [literal]
         if not second:
@@ -247,15 +247,15 @@ class _RematModel:
         self.require(second[0].end >= until, by_second)
 
     def require(self, fact: cp_model.BoundedLinearExpression | bool, literals: Sequence[cp_model.LiteralT]) -> None:
-        """Require a fact that holds where all literals do."""
+        """Require a fact if all literals hold."""
         self.model.add(fact).only_enforce_if(list(literals))  # pyright: ignore[reportUnknownMemberType]
 
     def begun(self, storage: int) -> cp_model.LinearExpr:
-        """Return when the second run starts."""
+        """Return the moment at which the second run starts."""
         return self.width * self.stage[storage] + 2 * self.problem.again[storage].operation
 
     def add_load(self) -> None:
-        """Hold all copies together below the budget; what no decision moves is one profile of them all."""
+        """Hold all copies together below the budget; copies that no decision moves are combined into one profile."""
         moments = sorted(moment for moment, change in self.constant.items() if change)
         load = 0
         for moment, following in itertools.pairwise(moments):

@@ -1,7 +1,8 @@
-"""Rematerialisation as a small problem over one order: what may be computed twice, when, at which cost, to what peak.
+"""Rematerialisation as a small problem over one order: which storages may be computed twice, when, at which cost and
+peak.
 
-A *decision* says for some storages before which operation of the order they are computed a second time. Readers from
-there on use the second copy, earlier ones the first; so a storage is free from its last reader before that place.
+A *decision* maps some storages to the operation of the order before which they are computed a second time. Readers from
+there on use the second copy, earlier ones the first, so a storage is free from its last reader before that place.
 Nothing else is decided: `expand` turns a decision into the sequence of operations, and `profile` into bytes.
 """
 
@@ -18,7 +19,7 @@ from tinytrain_compile.ops.base import alias_of
 from tinytrain_compile.plan.model import MemoryModel
 
 Decision = Mapping[int, int]
-"""Storage -> stage: the index of the operation in front of which the storage is computed again."""
+"""Storage -> stage: the index of the operation before which the storage is computed again."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,10 @@ class Operation:
 
 
 class Again(NamedTuple):
-    """What computing a storage once more takes.
+    """A second run of a storage.
 
-    operation: index of its producer. cost: multiply-accumulates, or elements where there are none. latest: last stage
-    at which everything that the producer reads from persistent memory still has its old content.
+    operation: index of its producer. cost: multiply-accumulates, or elements if there are none. latest: last stage at
+    which all persistent memory that the producer reads still has its old content.
     """
 
     operation: int
@@ -49,10 +50,10 @@ class Again(NamedTuple):
 
 @dataclass(frozen=True)
 class Problem:
-    """An order with everything that a decision changes.
+    """An order with all data that a decision changes.
 
     uses: per storage, indices of the operations that read it, increasing. size: reserved bytes per storage.
-    again: storages that may be computed twice. birth: index of the operation that makes a storage (-1: there at the
+    again: storages that may be computed twice. birth: index of the operation that makes a storage (-1: it exists at the
     start). fixed_end: index of the last operation that a storage must survive in any case (-1: none), for example an
     output.
     """
@@ -65,17 +66,17 @@ class Problem:
     again: Mapping[int, Again]
 
     def first_touch(self, storage: int) -> int:
-        """Return index of the operation that opens a storage: its maker, or for an output one that must not disturb
+        """Return the index of the operation that opens a storage: its maker, or for an output one that must not disturb
         it."""
         return min((self.birth[storage], *self.uses[storage][:1]))
 
     def last_use(self, storage: int) -> int:
-        """Return index of the last operation that needs a storage (its own maker if nothing reads it)."""
+        """Return the index of the last operation that needs a storage (its maker if nothing reads it)."""
         return max((self.birth[storage], self.fixed_end[storage], *self.uses[storage][-1:]))
 
 
 class Event(NamedTuple):
-    """One run of an operation. `storage` is what it makes again, or -1 for the run that every operation has."""
+    """One run of an operation. `storage` is the one it makes again, or -1 for the first run of an operation."""
 
     operation: int
     storage: int
@@ -100,7 +101,7 @@ def build_problem(graph: Graph, model: MemoryModel, order: Sequence[int]) -> Pro
 
 
 def _made(model: MemoryModel, task: int) -> set[int]:
-    """Return movable storages that a node opens (not those that it overwrites by alias)."""
+    """Return the movable storages that a node opens (not those that it overwrites by alias)."""
     firsts = {value.name for value in model.nodes[task].outputs}
     return {storage for storage in model.tasks.touched[task] if model.storages[storage].values[0] in firsts}
 
@@ -117,8 +118,8 @@ def _operation(model: MemoryModel, task: int, made: set[int]) -> Operation:
 
 
 def _must_survive(model: MemoryModel, tasks: Sequence[int], order: Sequence[int]) -> list[int]:
-    """Return storages that the barrier or a node of phase "apply" needs live on until the last operation of the
-    step."""
+    """Return, per storage, the last operation of the step if the barrier or phase "apply" needs the storage, else
+    -1."""
     fixed = [-1] * len(model.storages)
     for task in order:
         late = task == model.tasks.barrier or (task < len(model.nodes) and model.nodes[task].phase == "apply")
@@ -130,7 +131,7 @@ def _must_survive(model: MemoryModel, tasks: Sequence[int], order: Sequence[int]
 def _repeatable(
     graph: Graph, model: MemoryModel, operations: tuple[Operation, ...], index_of: Mapping[int, int]
 ) -> dict[int, Again]:
-    """Return storages of nodes without state, in phase "step", that no one outside the step's nodes looks at."""
+    """Return storages of stateless nodes of phase "step" that only the step's nodes read."""
     held = {value.name for value in graph.outputs}
     barrier = set(model.tasks.touched[model.tasks.barrier])
     writers = _overwriters(graph, index_of)
@@ -156,19 +157,19 @@ def is_repeatable(node: Node) -> bool:
 
 
 def node_cost(node: Node) -> int:
-    """Return multiply-accumulates of a node; its elements where it has none, so that nothing is free."""
+    """Return the multiply-accumulates of a node, or its elements if it has none, so that nothing is free."""
     return op_def(node.op).macs(node) or node.outputs[0].elements
 
 
 def _is_overwritten(model: MemoryModel, storage: int) -> bool:
-    """Tell whether some node changes a movable storage in place by alias: it then has more than one content."""
+    """Tell whether a node overwrites a movable storage by alias, which then has more than one content."""
     names = set(model.storages[storage].values)
     users = [model.nodes[task] for task in model.tasks.touchers[storage] if task < len(model.nodes)]
     return any(node.inputs[source].name in names for node in users for _, source in alias_of(node))
 
 
 def _overwriters(graph: Graph, index_of: Mapping[int, int]) -> dict[str, int]:
-    """Return persistent value (or view of one) -> index of the operation that overwrites its content."""
+    """Map each persistent value (or view of one) to the index of the operation that overwrites its content."""
     shown: dict[str, str] = {}
     found: dict[str, int] = {}
     for task, node in enumerate(graph.nodes):
@@ -186,8 +187,7 @@ def _overwriters(graph: Graph, index_of: Mapping[int, int]) -> dict[str, int]:
 
 
 def expand(problem: Problem, decision: Decision) -> list[Event]:
-    """Return the sequence of runs: every operation in its place, second runs in front of their stage in order of
-    birth."""
+    """Return the sequence of runs: every operation in its place, second runs before their stage in order of birth."""
     waiting = grouped((stage, storage) for storage, stage in decision.items())
     events: list[Event] = []
     for index in range(len(problem.operations)):
@@ -207,7 +207,7 @@ class Profile(NamedTuple):
 
 
 def profile(problem: Problem, decision: Decision) -> Profile:
-    """Return what a decision comes to, in-place outputs included (one byte count per event of `expand`)."""
+    """Return the loads and lives under a decision, in-place outputs included (one byte count per event of `expand`)."""
     events = expand(problem, decision)
     copy = [0] * len(problem.size)
     lives: dict[tuple[int, int], list[int]] = {}
@@ -216,7 +216,7 @@ def profile(problem: Problem, decision: Decision) -> Profile:
         if storage >= 0:
             copy[storage] = 1
         for read in operation.reads:
-            begin = 0 if problem.birth[read] < 0 else now  # else: an output that must have its place before it is made
+            begin = 0 if problem.birth[read] < 0 else now  # else: an output that needs its place before it is made
             lives.setdefault((read, copy[read]), [begin, now])[1] = now
         for written in operation.writes:
             lives.setdefault((written, copy[written]), [now, now])[1] = now
@@ -249,7 +249,7 @@ def _sums(problem: Problem, events: list[Event], lives: dict[tuple[int, int], li
 
 
 def with_sources(problem: Problem, storages: Collection[int], lacks: Callable[[int], bool]) -> frozenset[int]:
-    """Return the storages and what their producers read that can be made again, as far back as it `lacks`."""
+    """Return the storages, and the repeatable storages that their producers read, as far back as these are lacking."""
     found, open_ = set(storages), list(storages)
     while open_:
         for read in problem.operations[problem.again[open_.pop()].operation].reads:
@@ -260,7 +260,7 @@ def with_sources(problem: Problem, storages: Collection[int], lacks: Callable[[i
 
 
 def extra_cost(problem: Problem, decision: Decision) -> int:
-    """Return cost of all second runs."""
+    """Return the cost of all second runs."""
     return sum(problem.again[storage].cost for storage in decision)
 
 
@@ -281,7 +281,8 @@ def stages_of(problem: Problem, chosen: Collection[int]) -> dict[int, int]:
 
 
 def _gap(problem: Problem, storage: int, wanted: int | None) -> tuple[int, int]:
-    """Return (last use before, first use after) the longest time without a use; nothing after: an empty gap."""
+    """Return (last use before, first use after) the longest time without a use; an empty gap if there is no use after
+    it."""
     moments = [problem.birth[storage], *problem.uses[storage]]
     if wanted is not None:
         moments = sorted({*moments, wanted})

@@ -1,7 +1,7 @@
 """The search for a decision: a greedy start, CP-SAT's answer below a budget, then cheaper ones; and the lowest budget.
 
-A set of storages becomes a decision by rule (`stages_of`): a storage is given up over the longest time in which nothing
-reads it, and made again right before it is read next, or before another second run reads it.
+A rule (`stages_of`) turns a set of storages into a decision: a storage is given up for the longest time without a
+reader. It is made again right before its next reader, or before another second run that reads it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.remat.problem import Decision, Problem, extra_cost, profile, stages_of, with_sources
 
 CUTS = 160
-"""Places at which the forward pass may be cut, at most."""
+"""Most places at which the forward pass may be cut."""
 
 LIMITS = 12
-"""Limits that are tried, evenly spread between the largest single segment and everything kept."""
+"""Number of limits tried, spread between the largest single segment and keeping everything."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,8 @@ class Priced:
 
 
 def checkpoints(problem: Problem) -> list[Priced]:
-    """Return decisions that keep the storages of some cuts, cheapest first, without those that are worse in both."""
+    """Return decisions that keep the storages of some cuts, cheapest first, without those worse in both peak and
+    cost."""
     waits = _waits(problem)
     if not waits:
         return []
@@ -53,7 +54,7 @@ def checkpoints(problem: Problem) -> list[Priced]:
 
 
 def _waits(problem: Problem) -> dict[int, int]:
-    """Return storages that may be made again and wait across the largest load, and their last use before that."""
+    """Return storages that may be made again and wait across the largest load -> their last use before it."""
     found: dict[int, int] = {}
     top = _top(problem)
     for storage in problem.again:
@@ -70,10 +71,10 @@ def _top(problem: Problem) -> int:
 
 
 def _cuts(problem: Problem, waits: dict[int, int]) -> list[tuple[int, frozenset[int]]]:
-    """Return (operation, storages made before it and read by it or later on the way forward) where these are fewest
+    """Return (operation, storages made before it that it or later forward operations read) where these are fewest
     nearby.
 
-    What is dead by then otherwise lives on for the sake of a cut there; that is part of what the cut keeps.
+    Storages that would be dead by then live on because of a cut there; the cut keeps them too.
     """
     top = _top(problem)
     until = {
@@ -93,7 +94,8 @@ def _cuts(problem: Problem, waits: dict[int, int]) -> list[tuple[int, frozenset[
 
 
 def _limits(problem: Problem, waits: dict[int, int]) -> list[int]:
-    """Return kept bytes plus those of a segment: geometric steps from the largest storage to all storages."""
+    """Return limits for kept bytes and for those of a segment: geometric steps from the largest storage to all
+    storages."""
     sizes = [problem.size[storage] for storage in waits]
     low, high = max(1, max(sizes)), max(2, sum(sizes))
     return sorted({int(low * (high / low) ** (step / LIMITS)) for step in range(1, LIMITS)})
@@ -102,8 +104,8 @@ def _limits(problem: Problem, waits: dict[int, int]) -> list[int]:
 def _kept(
     problem: Problem, waits: dict[int, int], cuts: list[tuple[int, frozenset[int]]], limit: int
 ) -> frozenset[int] | None:
-    """Return what the cuts keep that keep least while kept bytes and every segment stay below a limit; None if none
-    do."""
+    """Return the storages kept by the cuts that keep least, with kept bytes and every segment below a limit; None if
+    there are none."""
     ordered = sorted(waits, key=lambda storage: problem.birth[storage])
     births = [problem.birth[storage] for storage in ordered]
     sums = list(itertools.accumulate((problem.size[storage] for storage in ordered), initial=0))
@@ -134,17 +136,17 @@ DECIDE_TIME, MINIMISE_TIME, QUICK_TIME = 0.16, 0.1, 0.03
 """CP-SAT's deterministic time for one question below a budget, for the least cost, and for both with effort "quick"."""
 
 SMALLEST_TIME, QUESTION_TIME = 0.24, 0.08
-"""CP-SAT's deterministic time for all questions of a search for the lowest peak, and for each: where it has an answer
-for large networks it has it in 0.005, so that many short questions lead further than few long ones."""
+"""CP-SAT's deterministic time for all questions of a search for the lowest peak, and for each. If it finds an answer
+for a large network, it needs 0.005, so many short questions lead further than few long ones."""
 
 TRIED_PER_ROUND = 24
 """Storages that the greedy start tries in each round."""
 
 GREEDY_EVENTS = 2_000_000
-"""Events that the greedy start may price: on deep networks checkpoints are a better start, and come much sooner."""
+"""Most events that the greedy start prices: on deep networks checkpoints are a better start, and much faster."""
 
 FEWER_EVENTS = 1_000_000
-"""Events that may be priced to leave out second runs, the dearest first, that a budget does not need."""
+"""Most events priced to drop second runs that a budget does not need, the most expensive first."""
 
 
 @dataclass(frozen=True)
@@ -158,14 +160,14 @@ class RematChoice:
 
 @dataclass
 class Clock:
-    """Deterministic time that is left to several questions."""
+    """Deterministic time that is left for several questions."""
 
     left: float
 
 
 def floor_bytes(problem: Problem) -> int:
-    """Return a peak that no decision of this order is below: what an operation touches, and what cannot be made again,
-    is live."""
+    """Return a lower bound of the peak of every decision for this order: storages that an operation touches, or that
+    cannot be made again, are live."""
     loads = [0] * len(problem.operations)
     for index, operation in enumerate(problem.operations):
         own = sum(problem.size[storage] for storage in (*operation.reads, *operation.writes)) + operation.scratch
@@ -179,7 +181,7 @@ def floor_bytes(problem: Problem) -> int:
 
 
 def excess(problem: Problem, decision: Decision, budget: int) -> int:
-    """Return bytes above the budget, summed over time: 0 if the decision fits."""
+    """Return the bytes above the budget, summed over time: 0 if the decision fits."""
     return sum(max(0, load - budget) for load in profile(problem, decision).loads)
 
 
@@ -200,7 +202,7 @@ def greedy_decision(problem: Problem, budget: int) -> dict[int, int]:
 def _best_addition(
     problem: Problem, chosen: frozenset[int], left: int, budget: int
 ) -> tuple[frozenset[int], int] | None:
-    """Return the storage (with what its recomputation lacks) that takes away most excess per cost."""
+    """Return the storage (with those that its second run lacks) that removes the most excess per cost."""
     best: tuple[float, frozenset[int], int] | None = None
     before = extra_cost(problem, stages_of(problem, chosen))
     for move in _moves(problem, chosen):
@@ -216,7 +218,7 @@ def _best_addition(
 
 
 def _moves(problem: Problem, chosen: frozenset[int]) -> Iterable[frozenset[int]]:
-    """Yield the largest storages that are live where memory is highest, alone and with their dead ancestors."""
+    """Yield the largest storages that are live at the peak, alone and with their dead ancestors."""
     loads, lives = profile(problem, stages_of(problem, chosen))
     top = loads.index(max(loads))
     waiting = {storage for (storage, _), (first, last) in lives.items() if first < top < last}
@@ -229,13 +231,13 @@ def _moves(problem: Problem, chosen: frozenset[int]) -> Iterable[frozenset[int]]
 
 
 def _with_ancestors(problem: Problem, storage: int, chosen: frozenset[int]) -> frozenset[int]:
-    """Return the storage and what its producer reads that is dead by then and can be made again, back to what lives."""
+    """Return the storage and its dead repeatable ancestors, back to live storages."""
     stage = stages_of(problem, (storage,)).get(storage, 0)
     return with_sources(problem, (storage,), lambda read: read not in chosen and problem.last_use(read) < stage)
 
 
 def _pruned(problem: Problem, chosen: frozenset[int], left: int, budget: int) -> frozenset[int]:
-    """Return those without the storages that are not needed, dearest first."""
+    """Return the chosen storages without those not needed, dropping the most expensive first."""
     for storage in _dearest(problem, chosen):
         fewer = chosen - {storage}
         decision = stages_of(problem, fewer)
@@ -245,7 +247,7 @@ def _pruned(problem: Problem, chosen: frozenset[int], left: int, budget: int) ->
 
 
 def _dearest(problem: Problem, storages: Iterable[int]) -> list[int]:
-    """Return the dearest second runs first, as many as there is work for: a profile without each of them is made."""
+    """Return the most expensive second runs first, as many as the work limit permits: each costs one profile."""
     dearest = sorted(storages, key=lambda item: (-problem.again[item].cost, item))
     return dearest[: FEWER_EVENTS // max(1, len(problem.operations))]
 
@@ -254,12 +256,12 @@ def _dearest(problem: Problem, storages: Iterable[int]) -> list[int]:
 
 
 def peak_of(problem: Problem, decision: Decision) -> int:
-    """Return largest load, in movable bytes."""
+    """Return the largest load, in movable bytes."""
     return max(profile(problem, decision).loads, default=0)
 
 
 def cheapest_below(problem: Problem, budget: int, options: PlanOptions) -> RematChoice | None:
-    """Return a decision with a peak of at most `budget`, as cheap as found; None if none is found or there is none."""
+    """Return a decision with a peak of at most `budget`, the cheapest found; None if none is found."""
     if peak_of(problem, {}) <= budget:
         return RematChoice({}, budget, True)
     found = any_below(problem, budget, options)
@@ -269,7 +271,7 @@ def cheapest_below(problem: Problem, budget: int, options: PlanOptions) -> Remat
 def smallest(problem: Problem, options: PlanOptions, below: int = 0) -> Iterator[RematChoice]:
     """Yield decisions with the lowest peak found: the cheapest first, then the solver's first one (it may pack better).
 
-    below: bytes under the movable ones. The arena, which has both, is found to one part in TOLERANCE.
+    below: persistent bytes under the movable ones. The arena, both together, is found to one part in TOLERANCE.
     """
     floor = floor_bytes(problem)
     best, clock = first_decision(problem, floor), Clock(SMALLEST_TIME)
@@ -289,7 +291,7 @@ def smallest(problem: Problem, options: PlanOptions, below: int = 0) -> Iterator
 
 
 def first_decision(problem: Problem, budget: int) -> dict[int, int]:
-    """Return the one of smallest peak, of the greedy decision and those that keep checkpoints."""
+    """Return the decision of smallest peak, of the greedy one and those that keep checkpoints."""
     segments = [dict(item.decision) for item in checkpoints(problem)]
     return min((greedy_decision(problem, budget), *segments), key=lambda decision: peak_of(problem, decision))
 
@@ -297,10 +299,10 @@ def first_decision(problem: Problem, budget: int) -> dict[int, int]:
 def any_below(problem: Problem, budget: int, options: PlanOptions, clock: Clock | None = None) -> dict[int, int] | None:
     """Return a decision whose peak is at most `budget`, cheap or not; None if none is found.
 
-    First asked of a smaller problem. Only if that is proven to have none is the whole one asked: where the time for the
-    smaller one is up, it is up for the larger one nearly always, and such answers are most of a search's work.
+    The solver first gets a smaller problem, and the whole one only if the smaller is proven to have none. If time runs
+    out for the smaller one, it nearly always does for the larger one, and such cases are most of a search's work.
     """
-    # Imported here: loading ortools takes most of a second, which runs without rematerialisation do not have.
+    # Imported here: loading ortools takes most of a second, which runs without rematerialisation avoid.
     from tinytrain_compile.plan.remat.cpsat import Limits, solve
 
     if budget < floor_bytes(problem):
@@ -325,8 +327,8 @@ def any_below(problem: Problem, budget: int, options: PlanOptions, clock: Clock 
 
 
 def whole_pairs_only(problem: Problem) -> Problem:
-    """Return the problem without outputs that cover a part of an input: loads are never smaller, and answers come
-    sooner."""
+    """Return the problem without outputs that cover a part of an input: loads are never smaller, and solving is
+    faster."""
     return replace(
         problem,
         operations=tuple(
@@ -337,8 +339,7 @@ def whole_pairs_only(problem: Problem) -> Problem:
 
 
 def cheaper_decision(problem: Problem, start: dict[int, int], budget: int, options: PlanOptions) -> RematChoice:
-    """Return the cheapest of: the start and a greedy decision, both without what is not needed; the solver's from
-    there."""
+    """Return the cheapest of the start and a greedy decision, both thinned, and of the solver's decision from there."""
     from tinytrain_compile.plan.remat.cpsat import Limits, candidates, solve
 
     best = _thinned(problem, start, budget)
@@ -353,7 +354,7 @@ def cheaper_decision(problem: Problem, start: dict[int, int], budget: int, optio
 
 
 def _thinned(problem: Problem, decision: dict[int, int], budget: int) -> dict[int, int]:
-    """Return the decision without second runs that the budget does not need, dearest first."""
+    """Return the decision without second runs that the budget does not need, dropping the most expensive first."""
     for storage in _dearest(problem, decision):
         fewer = {other: stage for other, stage in decision.items() if other != storage}
         if peak_of(problem, fewer) <= budget:

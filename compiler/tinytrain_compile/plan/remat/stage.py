@@ -1,8 +1,8 @@
-"""Rematerialisation: a plan that computes some tensors twice where that makes the arena smaller.
+"""Rematerialisation: a plan that computes some tensors twice if that makes the arena smaller.
 
-The search works on the order of the plan without it: which storages, and where in the backward pass (`remat_problem`).
-A decision becomes a graph (`remat_rewrite`), which is planned like any other, so order and placement see the clones.
-The search counts Concats and Slices as copies; which of them are views is decided for the graph with clones.
+The search works on the order of the plan without it: which storages, and where in the backward pass (`problem.py`). A
+decision becomes a graph (`rewrite`), which is planned like any other, so order and placement see the clones. The search
+counts Concats and Slices as copies; which of them become views is decided for the graph with clones.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def rewrite(
 def replay(graph: Graph, names: Sequence[str], again: Mapping[str, str]) -> tuple[Graph, tuple[SecondRun, ...]]:
     """Return the graph whose nodes have these names in this order; again: name of a second run -> node that it repeats.
 
-    Raises PlanError if there is no such graph. What it computes is for `validate_remat` to judge.
+    Raises PlanError if there is no such graph. `validate_remat` checks what it computes.
     """
     nodes = {node.name: node for node in graph.nodes}
     writer = _Writer(graph)
@@ -61,7 +61,7 @@ def replay(graph: Graph, names: Sequence[str], again: Mapping[str, str]) -> tupl
 
 
 class _Writer:
-    """Collects nodes; knows for every value which copy readers get from now on."""
+    """Collector of nodes; it maps every value to the copy that later readers get."""
 
     def __init__(self, graph: Graph) -> None:
         producers = graph.producers()
@@ -76,7 +76,7 @@ class _Writer:
                 self.show(value)
 
     def add(self, node: Node) -> None:
-        """Add a node in its own place, with the current copies of what it reads, and the views of what it makes."""
+        """Add a node in its original place, with the current copies of its operands, and the views of its results."""
         if node.name in self.done:
             return
         self.done.add(node.name)
@@ -85,7 +85,7 @@ class _Writer:
             self.show(value)
 
     def show(self, value: Value) -> None:
-        """Add views, which are free: each stands right behind what it shows."""
+        """Add views, which are free: each comes right after the value that it shows."""
         for view in self.views.get(value.name, ()):
             if view.phase == "step":
                 self.add(view)
@@ -94,7 +94,7 @@ class _Writer:
         return self.current.get(value.name, value)
 
     def repeat(self, node: Node) -> None:
-        """Add a clone; from here on its output, and views of that, take the place of the first ones."""
+        """Add a clone; from here on its output, and views of it, replace the first ones."""
         clone = self.clone(node)
         (value,) = node.outputs
         self.runs.append(SecondRun(clone.name, node.name, node.origin, value.size_bytes, op_def(node.op).macs(node)))
@@ -110,7 +110,7 @@ class _Writer:
 
 
 def cloned(node: Node, inputs: tuple[Value, ...], taken: set[str]) -> Node:
-    """Return the node once more, on these inputs, with names that are free; `taken` gains them."""
+    """Return a copy of the node on these inputs, with unused names, which are added to `taken`."""
 
     def again(name: str) -> str:
         return first_free((f"{name}@{number}" for number in count(2)), taken)
@@ -121,22 +121,22 @@ def cloned(node: Node, inputs: tuple[Value, ...], taken: set[str]) -> Node:
 
 
 AUTO_TRIES = 6
-"""Budgets that "auto" tries: where a plan lies above the arena by its packing, the next one is that much lower."""
+"""Budgets that "auto" tries: if packing puts a plan above the arena, the next budget is that much lower."""
 
 NEAR, FIRST_SHARE = 1.1, 0.25
-"""Of quick plans where none is sure to fit, the smallest is planned again with FIRST_SHARE of the deterministic time;
-all are, with all of it, where that one comes within NEAR times the arena."""
+"""If no quick plan is sure to fit, the smallest is planned again with FIRST_SHARE of the deterministic time; if that
+comes within NEAR times the arena, all are, with all of it."""
 
 
 def plan_with_remat(
     graph: Graph, options: PlanOptions, remat: Remat, most_share: float | None = None, smallest: bool = True
 ) -> Planned:
-    """Plan a graph, with second runs if `remat` asks for them; never larger than without.
+    """Plan a graph, with second runs if `remat` requests them; never larger than without.
 
-    Without a capacity "auto" has nothing to do. "min", the smallest arena, is the same for every capacity.
-    most_share: of "auto": extra multiply-accumulates, as a share of the step's, beyond which the plan stays as it is
-    and Planned.refused is what was found. smallest: of "auto": if nothing fits, look for the smallest arena, which is
-    most of the work.
+    Without a capacity "auto" has nothing to do. "min", the smallest arena, is the same for every capacity. most_share:
+    for "auto": limit of extra multiply-accumulates, as a share of the step's; beyond it the plan has no second runs and
+    Planned.refused is the one found. smallest: for "auto": if nothing fits, look for the smallest arena, which is most
+    of the work.
     """
     options = replace(options, capacity_bytes=None) if remat == "min" else options
     without = plan_graph(graph, options)
@@ -146,7 +146,7 @@ def plan_with_remat(
     if remat == "min" or capacity is None:
         task = Rematerialiser(graph, without.plan, options)
         return task.best_of(task.minimal(), without)
-    # The order found for the rewritten graph may be lower than what any decision reaches in the order it was made for.
+    # The order found for the rewritten graph may be lower than any decision reaches in its original order.
     task, found = _within(graph, options, capacity)
     if found is None:
         if not smallest:
@@ -160,20 +160,21 @@ def plan_with_remat(
 
 @lru_cache(maxsize=REMEMBERED)
 def _within(graph: Graph, options: PlanOptions, capacity: int) -> tuple[Rematerialiser, Planned | None]:
-    """Return the cheapest plan found that fits, and who looked. Remembered: if None, the smallest may be asked for."""
+    """Return the cheapest plan found that fits, and its Rematerialiser. Cached: if None, the caller may want the
+    smallest."""
     task = Rematerialiser(graph, plan_graph(graph, options).plan, options)
     return task, task.within(capacity)
 
 
 def share_of(graph: Graph, plan: MemoryPlan) -> float:
-    """Return extra multiply-accumulates of a plan over those of the step without them."""
+    """Return the extra multiply-accumulates of a plan as a share of those of the step without them."""
     extra = plan.remat.extra_macs if plan.remat is not None else 0
     total = sum(op_def(node.op).macs(node) for node in graph.nodes)
     return extra / max(1, total - extra)
 
 
 class Rematerialiser:
-    """One graph with its order and problem; yields choices and plans them."""
+    """One graph with its order and problem; it makes choices and plans them."""
 
     def __init__(self, graph: Graph, plan: MemoryPlan, options: PlanOptions) -> None:
         self.graph, self.options, self.without = graph, options, plan
@@ -189,8 +190,8 @@ class Rematerialiser:
         return smallest(self.problem, self.options, self.below)
 
     def best_of(self, choices: Iterator[RematChoice], without: Planned) -> Planned:
-        """Return the smallest arena of some choices, or the plan without second runs; a gain without a gap ends the
-        search."""
+        """Return the smallest arena of some choices, or the plan without second runs; a gain that packs without gaps
+        ends the search."""
         best = without
         for choice in choices:
             found = self.planned(choice)
@@ -201,10 +202,11 @@ class Rematerialiser:
         return best
 
     def least_of(self, choices: Sequence[RematChoice], without: Planned, capacity: int) -> Planned:
-        """Return the smallest arena of some choices where none is sure to fit a capacity; the first that does is taken.
+        """Return the smallest arena of some choices, none of which is sure to fit a capacity, or the first that does.
 
-        Only the one with the smallest quick plan is planned again, with a part of the effort, if it fits then or no
-        plan is near: there it is a figure of a message, and a full plan of each may take as long as all the rest.
+        Only the one with the smallest quick plan is planned again, with a part of the effort, if it then fits or no
+        plan is near. In the latter case it is only a figure of a message, and a full plan of each may take as long as
+        all the rest.
         """
         if self.options.effort == "quick":
             return self.best_of(iter(choices), without)
@@ -225,7 +227,7 @@ class Rematerialiser:
             choice = cheapest_below(self.problem, capacity - self.below - short, self.options)
             if choice is None:
                 return None
-            plan = self.without  # which does not fit, where only its packing loses too much
+            plan = self.without  # it does not fit if only its packing loses too much
             if choice.decision:
                 found = self.planned(choice)
                 if found.plan.arena_bytes <= capacity:
@@ -235,7 +237,7 @@ class Rematerialiser:
         return None
 
     def planned(self, choice: RematChoice) -> Planned:
-        """Return the graph of a choice, planned and judged."""
+        """Return the graph of a choice, planned and validated."""
         rewritten, runs = rewrite(self.graph, self.model, self.problem, choice.decision)
         check_graph(rewritten, infer)
         planned = plan_graph(rewritten, self.options)

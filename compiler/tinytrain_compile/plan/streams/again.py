@@ -1,14 +1,14 @@
-"""Which waists of the forward pass are kept, and which stages between them run again beside their errors, row by row
-or not. Two ways, of which the smaller arena counts:
+"""Choice of the waists of the forward pass to keep, and of the stages between them that run again beside their errors,
+row by row or not. There are two ways, of which the smaller arena wins:
 
-1. All stages up to the last waist run again. All narrow waists are kept at first. Then those are left out without
-   which the backward pass needs less: a stage's errors as a stream where that needs less than its nodes one by one, by
-   a quick plan of the graph without streams.
-2. A few stages run again, and of all others stays what the backward pass reads, which is little where it reads masks
-   alone. A stage lies between two narrow waists that are near each other. Those are looked at that free the most bytes;
-   the one with the least bytes at once by a quick plan with streams is taken; then one more beside it is looked for.
+1. All stages up to the last waist run again. All narrow waists are kept at first. Then those are dropped without which
+   the backward pass needs less. A stage's errors are a stream if that needs less than its nodes one by one. All this
+   is judged by a quick plan of the graph without streams.
+2. A few stages run again; of all others, the tensors that the backward pass reads are kept, which are few if it reads
+   only masks. A stage is between two narrow waists that are near each other. Stages that free the most bytes are tried;
+   the one with the fewest live bytes by a quick plan with streams is chosen; then one more beside it is searched.
 
-At last what is no stream yet is cut into streams as layers of a graph without second runs are.
+Finally, nodes that are not in streams yet are cut into streams, like layers of a graph without second runs.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from tinytrain_compile.plan.streams.search import needed_streams, proposed, runs
 
 @dataclass(frozen=True)
 class Recomputed:
-    """A graph with second runs. groups: nodes of it that follow each other: of every stage its second runs, errors and
-    updates, the last stage first."""
+    """A graph with second runs. groups: consecutive nodes of it: every stage's second runs, errors and updates, the
+    last stage first."""
 
     graph: Graph
     runs: tuple[SecondRun, ...]
@@ -68,7 +68,7 @@ class Waists:
                 yield node.outputs[0]
 
     def narrow(self) -> list[Value]:
-        """Return waists that are smaller than what is in front of them and no larger than the next one; and sums."""
+        """Return waists that are smaller than the one before and no larger than the next one; and sums."""
         sizes = [value.size_bytes for value in self.found]
         sums = {
             node.outputs[0].name for node in self.forward if len(node.inputs) > 1 and has_trait(node.op, "elementwise")
@@ -81,22 +81,21 @@ class Waists:
         ]
 
     def keep(self, kept: Sequence[str], again: Collection[int] | None = None) -> Recomputed:
-        """Return the graph where of the stages that run again nothing is kept but these waists, which are in their
-        order.
+        """Return the graph that keeps only these waists, in their order, of the stages that run again.
 
-        again: numbers of stages: the first ends with the first waist. None: all up to the last waist.
+        again: numbers of stages; the first stage ends with the first waist. None: all up to the last waist.
         """
         return _Writer(self, kept, range(len(kept)) if again is None else again).written()
 
     def saved(self, first: str | None, last: str) -> int:
-        """Return bytes of what the backward pass reads of the stage between two waists (None: of the first stage)."""
+        """Return the bytes that the backward pass reads of the stage between two waists (None: of the first stage)."""
         names = [value.name for value in self.found]
         start = 0 if first is None else names.index(first) + 1
         return sum(self._read[start : names.index(last) + 1])
 
     @cached_property
     def _read(self) -> list[int]:
-        """Bytes that the backward pass reads, between each waist and the one before, without these."""
+        """Bytes that the backward pass reads between each waist and the one before, without both."""
         late = {node.name for node in (*self.forward, *self.beside)}
         read = {value.name for node in self.graph.nodes if node.name not in late for value in node.inputs}
         place = dict.fromkeys((value.name for value in self.graph.data), 0)
@@ -113,7 +112,8 @@ class Waists:
 
 
 class _Writer:
-    """Collects nodes. stage: of each value of the forward pass; what is kept ends one. twice: stages that run again."""
+    """Collector of nodes. stage: of each value of the forward pass; a kept value ends one. twice: stages that run
+    again."""
 
     def __init__(self, waists: Waists, kept: Sequence[str], twice: Collection[int]) -> None:
         self._graph, self._kept, self._twice = waists.graph, set(kept), twice
@@ -136,7 +136,7 @@ class _Writer:
 
     def written(self) -> Recomputed:
         """Return the graph."""
-        # In the graph's order, since a mask that is kept belongs beside its map.
+        # In the graph's order, since a kept mask belongs beside its map.
         self._nodes += [node for node in self._graph.nodes if self._is_made(node) and self._is_there(node)]
         ready = set[int]()
         for node in self._graph.nodes:
@@ -165,7 +165,7 @@ class _Writer:
             self._groups[-1].append(node)
 
     def _run_again(self, stage: int) -> None:
-        """Add what the backward pass reads of a stage, and what that needs."""
+        """Add the nodes of a stage that the backward pass reads, and the nodes that these need."""
         own = [n for n in self._graph.nodes if self._stage.get(n.outputs[0].name) == stage and self._is_made(n)]
         late = (node for node in self._graph.nodes if node.name not in self._early)
         needed = {value.name for node in late for value in node.inputs}
@@ -190,26 +190,26 @@ class _Writer:
 
 
 TRIES = 24
-"""Sets of waists that are looked at, at most, for the smallest load; and then for the fewest second runs."""
+"""Most sets of waists tried for the smallest load, and then for the fewest second runs."""
 LONGEST = 4
-"""Narrow waists that a single stage goes over, at most."""
+"""Most narrow waists that a single stage spans."""
 SINGLE_TRIES = (12, 8)
-"""Single stages that are looked at, at most: for the first one, and for one more beside it."""
+"""Most single stages tried: for the first one, and for one more beside it."""
 FULL_PLANS = 3
-"""Choices of single stages that are planned with full effort for the fewest second runs, at most."""
+"""Most choices of single stages planned with full effort for the fewest second runs."""
 NEAR = 1.1
-"""How far above a room the load of all stages may be for a plan to be tried: it counts a stage's nodes or one stream of
-them, and the plan may cut the stage into more streams, which need less."""
+"""Largest ratio of the load of all stages to a room for which a plan is tried. The load counts a stage's nodes or one
+stream of them; the plan may cut the stage into more streams, which need less."""
 
 Interval = tuple[int, int]
-"""A stage by the numbers of its narrow waists, that in front of it (-1: the image) and its last value."""
+"""A stage by the numbers of two narrow waists: the one before it (-1: the image) and its last value."""
 
 
 @dataclass(frozen=True)
 class Kept:
     """A choice of waists and stages.
 
-    load: the largest of its backward pass, nodes in the graph's order; of single stages, of the whole step.
+    load: the largest of its backward pass, nodes in the graph's order; for single stages, of the whole step.
     """
 
     waists: tuple[Value, ...]
@@ -225,11 +225,10 @@ class Kept:
 
 @lru_cache(maxsize=REMEMBERED)
 def streamed_again(graph: Graph, options: PlanOptions, smallest: bool = True) -> Planned | None:
-    """Return the smallest arena found where streams and second runs go together, with the fewest second runs found for
-    it.
+    """Return the smallest arena found with streams and second runs together, with the fewest second runs found for it.
 
-    smallest: else the fewest that fit options.capacity_bytes. None if nothing fits, or nothing can be kept apart. The
-    loss is the first of options.keep. Of the same graph it is the same: the last few are remembered.
+    smallest: else the fewest that fit options.capacity_bytes. None if nothing fits, or there are no waists to keep. The
+    loss is the first of options.keep. The last few results are remembered.
     """
     waists = Waists(graph, options.keep[0])
     quick = replace(options, effort="quick", capacity_bytes=None)
@@ -260,7 +259,8 @@ def _macs(planned: Planned) -> int:
 
 
 def _smallest(graph: Graph, choices: Sequence[Kept], options: PlanOptions, quick: PlanOptions) -> Planned:
-    """Return the smaller arena of all stages, which come first, and of the single ones with the least load."""
+    """Return the smaller arena of two choices: all stages, which come first, and the single ones with the least
+    load."""
     first, *singles = choices
     tried = [first, *sorted(singles, key=lambda kept: (kept.load, kept.macs))[:1]]
     best: Planned | None = None
@@ -275,8 +275,8 @@ def _smallest(graph: Graph, choices: Sequence[Kept], options: PlanOptions, quick
 def first_within(
     graph: Graph, choices: Iterable[Kept], room: int, options: PlanOptions, quick: PlanOptions
 ) -> Planned | None:
-    """Return that of these choices that has the fewest multiply-accumulates again and fits; last of all that of least
-    load."""
+    """Return the choice that fits with the fewest repeated multiply-accumulates; the one of least load is tried
+    last."""
     possible = sorted((kept for kept in choices if kept.load <= room), key=lambda kept: (kept.macs, kept.load))
     last = sorted(possible[FULL_PLANS - 1 :], key=lambda kept: (kept.load, kept.macs))[:1]
     for kept in (*possible[: FULL_PLANS - 1], *last):
@@ -287,8 +287,8 @@ def first_within(
 
 
 def single_stages(waists: Waists, quick: PlanOptions) -> list[Kept]:
-    """Return choices of one stage, and of one more beside the best of these, that need less at once than no second
-    run."""
+    """Return choices of one stage, and of one more beside the best of these, with fewer live bytes than without second
+    runs."""
     narrow = waists.narrow()
     intervals = [(first, last) for last in range(len(narrow)) for first in range(max(-1, last - LONGEST), last)]
 
@@ -314,7 +314,7 @@ def single_stages(waists: Waists, quick: PlanOptions) -> list[Kept]:
 
 
 def again_alone(waists: Waists, narrow: Sequence[Value], chosen: Sequence[Interval], quick: PlanOptions) -> Kept:
-    """Return the choice of which these stages alone run again."""
+    """Return the choice in which only these stages run again."""
     ends = sorted({index for interval in chosen for index in interval if index >= 0})
     kept = [narrow[index] for index in ends]
     again = waists.keep([value.name for value in kept], {ends.index(last) for _, last in chosen})
@@ -356,8 +356,8 @@ def _kept(waists: Waists, kept: Sequence[Value], quick: PlanOptions) -> Kept:
 
 
 def _load(graph: Graph, group: Sequence[Node], stream: Node, options: PlanOptions) -> int:
-    """Return what is there while a stream runs, nodes in the graph's order: what came before it and is still read, what
-    it makes, and its scratch."""
+    """Return the bytes live while a stream runs, nodes in the graph's order: earlier values that are still read, its
+    results, and its scratch."""
     attrs, fixed = stream.attrs, {*graph.constants, *(value.name for value in graph.state)}
     assert isinstance(attrs, StreamAttrs)
     start = graph.nodes.index(group[0])
@@ -370,7 +370,7 @@ def _load(graph: Graph, group: Sequence[Node], stream: Node, options: PlanOption
 
 
 def fully_planned(graph: Graph, kept: Kept, options: PlanOptions, quick: PlanOptions) -> Planned:
-    """Return the plan of a choice, with streams of all that is none yet, judged."""
+    """Return the validated plan of a choice, with its remaining nodes cut into streams too."""
     again = kept.again
     check_graph(again.graph, infer)
     some = with_streams(again.graph, kept.streams)

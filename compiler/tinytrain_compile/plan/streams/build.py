@@ -1,7 +1,7 @@
-"""One stream: in which order its rows are computed, how long its ring buffers are, and where these lie in scratch.
+"""One stream: the order in which its rows are computed, the lengths of its ring buffers, and their places in scratch.
 
-The last map is asked for row by row; what that needs is computed just before, and what only others need (masks, sums
-over rows) as soon as it can be. So a ring holds what windows see, and little more.
+The last map is computed row by row; rows that it needs are computed just before, and rows that only others need (masks,
+sums over rows) as soon as possible. So a ring holds the rows under windows, and little more.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from tinytrain_compile.ops.rows import RowForm, row_pitch
 from tinytrain_compile.ops.stream import Ring, RowCall, StreamAttrs, position_bytes
 
 ALIGNMENT = 8
-"""Of everything that lies in a stream's scratch, in bytes."""
+"""Alignment of all items in a stream's scratch, in bytes."""
 
 MOST = 255
-"""Nodes of a stream, and rows of a call: the tables in C are bytes."""
+"""Most nodes of a stream, and most rows of a call: the tables in C are bytes."""
 
 REMEMBERED = 4096
-"""Streams, with all that they were made of."""
+"""Number of remembered streams, with their nodes, inputs and outputs."""
 
 Moments = NDArray[np.bool_]
-"""For every call of a stream, whether something is in use."""
+"""For every call of a stream, whether an item is in use."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class _Part:
 
 
 def build_stream(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value]) -> StreamAttrs | None:
-    """Return the stream of these nodes, which are in topological order; None without a form by rows of each.
+    """Return the stream of these nodes, which are in topological order; None if a node has no form by rows.
 
-    None also of more than MOST. inputs: all that they read from outside; outputs: results that somebody else needs,
-    each written whole. Training graphs of one model share most of their streams, so what was built is remembered.
+    None also for more than MOST nodes. inputs: all values read from outside; outputs: results that other nodes need,
+    each written whole. Training graphs of one model share most of their streams, so results are remembered.
     """
     return _built(tuple(nodes), tuple(inputs), tuple(outputs))
 
@@ -85,7 +85,7 @@ def _overwritten(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequen
 
 
 class _Chain:
-    """The nodes of a stream, and which rows of what each of them reads."""
+    """The nodes of a stream, and the rows that each of them reads."""
 
     def __init__(self, nodes: Sequence[Node], forms: Sequence[RowForm], kept: set[str]) -> None:
         self.nodes, self.forms, self.kept = nodes, forms, kept
@@ -95,11 +95,11 @@ class _Chain:
         self._needs: dict[tuple[int, int], list[tuple[int, int]]] = {}
 
     def maps(self, index: int) -> Iterator[tuple[int, Value]]:
-        """Return the values of which a node reads rows, with their places in its form."""
+        """Yield the values that a node reads by rows, with their places in its form."""
         return ((place, self.nodes[index].inputs[at]) for place, at in enumerate(self.forms[index].maps))
 
     def calls(self) -> list[RowCall]:
-        """Return one row (or unit) a call, in the order of the module's docstring."""
+        """Return calls of one row (or unit) each, in the order of the module's docstring."""
         ends = [i for i, node in enumerate(self.nodes) if alias_of(node) or node.outputs[0].name in self.kept]
         last = max(ends, key=lambda index: (self._rank(index), index))
         order = _Order(self, self._ancestors(last), ends)
@@ -109,7 +109,7 @@ class _Chain:
         return order.found
 
     def unit(self, value: Value) -> int:
-        """Return a number of rows that a ring has to be a multiple of, because they are written or read as one
+        """Return the number of rows of which a ring must be a multiple, because they are written or read as one
         piece."""
         forms = [self.forms[self.maker[value.name]]]
         for index, form in enumerate(self.forms):
@@ -117,7 +117,7 @@ class _Chain:
         return math.lcm(*(form.unit for form in forms))
 
     def needs(self, index: int, row: int) -> list[tuple[int, int]]:
-        """Return which nodes have to be there until which row, for a node's row."""
+        """Return (node, end of rows) pairs that must be computed before a node's row."""
         known = self._needs.get((index, row))
         if known is None:
             known = self._needs[index, row] = [*self._looked_up(index, row)]
@@ -131,7 +131,8 @@ class _Chain:
                 yield self.maker[value.name], reads.stop if reads else 0
 
     def _rank(self, index: int) -> int:
-        """Return what is asked for: rather a map than a sum or a peak, and a mask only where there is nothing else."""
+        """Return a rank for the choice of the last map: prefer a map to a sum or a peak, and a mask only as a last
+        resort."""
         value = self.nodes[index].outputs[0]
         return 0 if value.dtype == "bits" else 2 if value.name in self.maker and value.name in self.kept else 1
 
@@ -144,7 +145,8 @@ class _Chain:
 
 
 class _Order:
-    """Calls as they are found. needed: what the last map needs; ends: all that has to be computed wholly."""
+    """Calls in the order found. needed: nodes that the last map needs; ends: all nodes that must be computed
+    completely."""
 
     def __init__(self, chain: _Chain, needed: set[int], ends: Sequence[int]) -> None:
         self._chain, self._needed = chain, needed
@@ -153,7 +155,7 @@ class _Order:
         self.found: list[RowCall] = []
 
     def ensure(self, index: int, until: int) -> None:
-        """Compute what is missing of a node's rows below `until`, and what that needs."""
+        """Compute the missing rows of a node below `until`, and the rows that these need."""
         while self._done[index] < until:
             before = self._done[index]
             for need in self._chain.needs(index, before):
@@ -162,7 +164,7 @@ class _Order:
                 self._compute(index)
 
     def _compute(self, index: int) -> None:
-        """Compute a node's next rows, then whatever has become possible beside."""
+        """Compute a node's next rows, then all others that have become possible."""
         unit = self._chain.forms[index].unit
         self.found.append(RowCall(index, self._done[index], unit))
         self._done[index] += unit
@@ -171,13 +173,13 @@ class _Order:
                 self.ensure(other, self._done[other] + 1)
 
     def _is_ready(self, index: int) -> bool:
-        """Tell whether a row can be computed without a further row of what the last map needs."""
+        """Tell whether a node's next row can be computed without a further row for the last map."""
         row = self._done[index]
         return row < self._chain.heights[index] and all(self._is_there(*n) for n in self._chain.needs(index, row))
 
     def _is_there(self, index: int, until: int) -> bool:
-        """Tell whether a node's rows below `until` are computed, or can be. A node's later rows need all that earlier
-        do."""
+        """Tell whether a node's rows below `until` are computed, or can be. Later rows of a node need all that earlier
+        ones do."""
         done, unit = self._done[index], self._chain.forms[index].unit
         if done >= until or index in self._needed:
             return done >= until
@@ -189,7 +191,7 @@ class _Order:
 
 
 class _Uses:
-    """When every row is written and last read, by the calls of a stream."""
+    """Times, as numbers of calls, at which every row is written and last read."""
 
     def __init__(self, chain: _Chain, calls: Sequence[RowCall]) -> None:
         self._chain, self._calls = chain, calls
@@ -226,7 +228,7 @@ class _Uses:
         return [_Part(0, rows * row_pitch(value), used)]
 
     def work(self, index: int) -> list[_Part]:
-        """Return the working memory of a node: what is prepared stays, the rest is free between its calls."""
+        """Return the working memory of a node: the prepared part stays, the rest is free between its calls."""
         form = self._chain.forms[index]
         own = np.array([call.node == index for call in self._calls])
         kept = _Part(0, form.kept_bytes, np.ones(len(self._calls), bool))
@@ -234,13 +236,13 @@ class _Uses:
         return [part for part in (kept, rest) if part.size]
 
     def always(self, size: int) -> list[_Part]:
-        """Return so many bytes that stay from the first call to the last."""
+        """Return an item of `size` bytes that stays from the first call to the last."""
         return [_Part(0, size, np.ones(len(self._calls), bool))]
 
     def covers(self, inputs: Sequence[Value], outputs: Sequence[Value]) -> Iterator[Overlap]:
-        """Yield which results may lie over which maps from outside, and how far these have to begin above them.
+        """Yield results that may cover maps from outside, with the distance by which these must begin above them.
 
-        None of a stream with errors: the first step runs it more than once.
+        None for a stream with errors: the first step runs it more than once.
         """
         errors = any(op_def(node.op).error is not None for node in self._chain.nodes)
         for source, value in () if errors else enumerate(inputs):
@@ -263,7 +265,7 @@ class _Uses:
 
 
 def _packed(items: Sequence[Sequence[_Part]]) -> tuple[list[int], int]:
-    """Return (where each item begins, bytes of all): what is never in use at the same time may share bytes."""
+    """Return (offset of each item, bytes of all): items that are never in use at the same time may share bytes."""
 
     def size(index: int) -> int:
         return sum(part.size for part in items[index])
@@ -275,12 +277,12 @@ def _packed(items: Sequence[Sequence[_Part]]) -> tuple[list[int], int]:
     found = _placed(items, sorted(numbers, key=lambda i: (-size(i), i)))
     used = [part.size * part.used for item in items for part in item]
     if not used or found[1] <= _aligned(int(np.sum(used, axis=0).max())):
-        return found  # what is in use at once takes as much
+        return found  # items in use at once take as much
     return min(found, _placed(items, sorted(numbers, key=lambda i: (-always(i), i))), key=lambda way: way[1])
 
 
 def _placed(items: Sequence[Sequence[_Part]], order: Iterable[int]) -> tuple[list[int], int]:
-    """Return each item as low as it fits, in this order."""
+    """Place each item as low as it fits, in this order."""
     places, taken, top = [0] * len(items), list[_Part](), 0
     for index in order:
         item = items[index]

@@ -1,4 +1,4 @@
-"""A graph with streams, and back: runs of its nodes become one node each (`ops/stream.py`)."""
+"""Conversion of a graph to one with streams, and back: runs of its nodes become one node each (`ops/stream.py`)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tinytrain_compile.plan.streams.build import build_stream
 
 
 def stream_node(graph: Graph, nodes: Sequence[Node], name: str, keep: Iterable[str] = ()) -> Node | None:
-    """Return `StreamMaker.stream` of one stream."""
+    """Return `StreamMaker.stream` for a single stream."""
     return StreamMaker(graph, keep).stream(nodes, name)
 
 
 class StreamMaker:
-    """Makes streams of a graph's nodes, and knows who reads what.
+    """Maker of streams of a graph's nodes; it knows the readers of every value.
 
-    keep: names of values that have to be results besides those that other nodes read. readers: value -> names of the
+    keep: names of values that must be results, besides those that other nodes read. readers: value -> names of the
     nodes that read it.
     """
 
@@ -33,8 +33,8 @@ class StreamMaker:
         self.readers = {name: set(names) for name, names in read.items()}
 
     def stream(self, nodes: Sequence[Node], name: str) -> Node | None:
-        """Return the stream of these nodes, which follow each other in the graph (but for sums over rows, which may
-        stand further behind); None if there is no such stream."""
+        """Return the stream of these nodes, which follow each other in the graph (except sums over rows, which may come
+        later); None if there is no such stream."""
         inside, made = {node.name for node in nodes}, {value.name for node in nodes for value in node.outputs}
         overwriting = {node.outputs[out].name for node in nodes for out, _ in alias_of(node)}
 
@@ -52,7 +52,7 @@ class StreamMaker:
         return Node(name, "Stream", inputs, outputs, attrs, " .. ".join(dict.fromkeys(ends)))
 
     def _in_time(self, nodes: Sequence[Node], inside: set[str]) -> bool:
-        """Tell whether nobody who needs what the nodes make reads what they overwrite."""
+        """Tell whether no node that needs the nodes' results reads values that they overwrite."""
         victims = (node.inputs[source].name for node in nodes for _, source in alias_of(node))
         late = {reader for name in victims for reader in self.readers.get(name, ())} - inside
         if not late:
@@ -65,8 +65,8 @@ class StreamMaker:
 
 
 def with_readers_beside(graph: Graph) -> Graph:
-    """Return the graph with each update that sums over rows right behind what it reads, and what reads what it
-    overwrites; and with slices right behind their maps."""
+    """Return the graph with each update that sums over rows right after its operands and after the readers of what it
+    overwrites; and with slices right after their maps."""
     graph = with_early_slices(graph)
     place = {value.name: index for index, node in enumerate(graph.nodes) for value in node.outputs}
     behind: dict[int, list[Node]] = {}
@@ -89,7 +89,7 @@ def with_readers_beside(graph: Graph) -> Graph:
 
 
 def with_early_slices(graph: Graph) -> Graph:
-    """Return the graph with each slice of a map right behind what makes the map: the backward pass keeps slices, and
+    """Return the graph with each slice of a map right after the map's producer: the backward pass keeps slices, and
     lists them where it reads them."""
     made = {value.name for node in graph.nodes for value in node.outputs}
     known = (node for node in graph.nodes if is_slice(node) and node.inputs[0].name in made)
@@ -107,7 +107,7 @@ def with_early_slices(graph: Graph) -> Graph:
 
 
 def with_streams(graph: Graph, streams: Iterable[Node]) -> Graph:
-    """Return the graph with these streams, each in the place of its last inner node that is no sum over rows."""
+    """Return the graph with these streams, each in the place of its last inner node that is not a sum over rows."""
     whole = {inner.name: node for node in streams for inner in inner_nodes(node)}
     if not whole:
         return graph
@@ -118,7 +118,7 @@ def with_streams(graph: Graph, streams: Iterable[Node]) -> Graph:
 
 
 def with_lines(graph: Graph, as_bytes: bool = False) -> Graph:
-    """Return the graph with its image taken row by row: one node more, whose result all others read in place of the
+    """Return the graph with its image taken row by row: one more node, whose result all others read instead of the
     image.
 
     as_bytes: an int8 image comes as bytes of a camera.
@@ -137,7 +137,7 @@ def with_lines(graph: Graph, as_bytes: bool = False) -> Graph:
 
 
 def without_lines(graph: Graph) -> Graph:
-    """Return the graph with its image as a whole again."""
+    """Return the graph with its whole image again."""
     rows = [node.outputs[0] for node in graph.nodes if node.op == LINES]
     if not rows:
         return graph
@@ -148,14 +148,14 @@ def without_lines(graph: Graph) -> Graph:
 
 
 def without_streams(graph: Graph) -> Graph:
-    """Return the graph with the inner nodes of streams in their place."""
+    """Return the graph with streams replaced by their inner nodes."""
     if not any(node.op == "Stream" for node in graph.nodes):
         return graph
     return replace(graph, nodes=tuple(inner for node in graph.nodes for inner in computed(node)))
 
 
 def inner_nodes(node: Node) -> tuple[Node, ...]:
-    """Return those of a stream; of any other node none."""
+    """Return the inner nodes of a stream; none for any other node."""
     return node.attrs.nodes if isinstance(node.attrs, StreamAttrs) else ()
 
 

@@ -1,10 +1,11 @@
-"""Which layers become streams: a model of bytes proposes, the arena of a plan decides.
+"""Choice of the layers that become streams: a model of bytes proposes, the arena of a plan decides.
 
-The model works on a quick plan without streams. A run of layers that have a form by rows is cut where the largest load
-becomes smallest: of a stream what lives beside it, its results and its scratch, of a layer alone what the plan says.
-Loads below what the input and the nodes outside of the runs need in any order, a run at best, or --arena holds, are as
-good as none; among equals fewer layers are streamed. Then each stream is left out whose absence makes neither the
-arena of a quick plan larger nor what lives at once in it: places of a quick plan may have gaps that a full one closes.
+The model works on a quick plan without streams. It cuts a run of layers that have a form by rows so that the largest
+load becomes smallest. The load of a stream is what lives beside it, its results and its scratch; that of a single layer
+is the plan's. Some loads count as 0: those below what the input and the nodes outside the runs need in any order, what
+a run needs at best, or what --arena holds. Among equals, fewer layers are streamed. Then each stream is dropped without
+which neither the arena of a quick plan nor its live bytes are larger. Both count, since places of a quick plan may have
+gaps that a full one closes.
 """
 
 from __future__ import annotations
@@ -31,12 +32,11 @@ from tinytrain_compile.plan.streams.rewrite import StreamMaker, inner_nodes, is_
 
 @dataclass(frozen=True)
 class _Layer:
-    """Facts about a node that are asked for often. step: of the plan, when it runs; begun: buffers that it begins.
+    """Facts about a node that are needed often. step: of the plan, at which it runs; begun: buffers that it begins.
 
-    is_slice: it may run as soon as its map is there.
-    reads, writes: values -> bytes that are reserved for them; without results that overwrite an operand.
-    Scratch that it takes in any stream: kept, what it prepares once; working, what it computes a row with; windows, of
-    each map that it reads by rows, those that one of its rows needs; row, one of its rows.
+    is_slice: it may run as soon as its map exists. reads, writes: values -> bytes reserved for them, without results
+    that overwrite an operand. Bytes of scratch in any stream: kept, for what it prepares once; working, for computing a
+    row; windows, for the rows of each map that one of its rows needs; row, for one of its rows.
     """
 
     step: int
@@ -51,8 +51,8 @@ class _Layer:
 
 
 class StreamModel:
-    """Bytes that streams of a graph's nodes need, by a plan of it without any. buffers: how many that has. loads: bytes
-    that live while each node runs, by that plan."""
+    """Bytes that streams of a graph's nodes need, from a plan without streams. buffers: number of that plan's buffers.
+    loads: bytes that live while each node runs, in that plan."""
 
     def __init__(self, graph: Graph, plan: MemoryPlan, options: PlanOptions) -> None:
         self._maker, self._reserved = StreamMaker(graph, options.keep), options.reserved
@@ -75,8 +75,8 @@ class StreamModel:
         return self._maker.stream(nodes, f"stream_{nodes[0].name}_{len(nodes)}")
 
     def least(self, nodes: Sequence[Node]) -> int:
-        """Return a load that no stream of these nodes is below: its rings hold what one row of a node needs, and one
-        result covers one operand wholly."""
+        """Return a lower bound of the load of a stream of these nodes: its rings hold the rows that one row of a node
+        needs, and one result covers one operand completely."""
         layers, inside = [self._layer(node) for node in nodes], {node.name for node in nodes}
         last, readers = max(layer.step for layer in layers), self._maker.readers
         dying = (size for one in layers for name, size in one.reads.items() if self._ends.get(name, last + 1) <= last)
@@ -87,7 +87,7 @@ class StreamModel:
         return self._beside(layers) + sum(results.values()) + _least_scratch(layers, inner) - saved
 
     def load(self, stream: Node, nodes: Sequence[Node]) -> int:
-        """Return that of a stream of these nodes."""
+        """Return the load of a stream of these nodes."""
         last = max(self._steps[node.name] for node in nodes)
         attrs = stream.attrs
         assert isinstance(attrs, StreamAttrs)
@@ -104,7 +104,7 @@ class StreamModel:
         return beside + results + self._reserved(attrs.scratch_bytes) - max(saved)
 
     def _beside(self, layers: Sequence[_Layer]) -> int:
-        """Return bytes that live while any of these layers runs, and that none of them makes."""
+        """Return the bytes that live while any of these layers runs and that none of them makes."""
         made = {name for layer in layers for name in layer.writes}
         steps = [layer.step for layer in layers if not layer.is_slice or made.isdisjoint(layer.reads)]
         alive: NDArray[np.bool_] = np.logical_or.reduce(self._alive[steps])
@@ -131,8 +131,8 @@ class StreamModel:
 
 
 def _steps(plan: MemoryPlan, made: dict[str, int], loads: Sequence[int]) -> dict[str, int]:
-    """Return node -> its step: of a slice that with the least load since its map is there, since it may run at any of
-    them."""
+    """Return node -> its step; for a slice the step of least load since its map exists, since it may run at any of
+    these."""
     found = {node.name: step for step, node in enumerate(plan.order)}
     for node in filter(is_slice, plan.order):
         own = found[node.name]
@@ -142,7 +142,7 @@ def _steps(plan: MemoryPlan, made: dict[str, int], loads: Sequence[int]) -> dict
 
 def _ends(plan: MemoryPlan) -> dict[str, int]:
     """Return value -> the last step that needs it. That is the last one of its buffer, unless another value is written
-    over it in place: in a stream the two are an operand and a result of their own."""
+    over it in place: in a stream the two are a separate operand and result."""
     found = {name: buffer.last_step for buffer in plan.buffers for name in buffer.values}
     last, same = dict[str, int](), dict[str, str]()
     for step, node in enumerate(plan.order):
@@ -157,7 +157,7 @@ def _ends(plan: MemoryPlan) -> dict[str, int]:
 
 
 def _windows(node: Node, form: RowForm) -> dict[str, int]:
-    """Map that a node reads by rows -> bytes of the rows that one of its rows needs, at most."""
+    """Map each map that a node reads by rows to the most bytes of its rows that one row of the node needs."""
     found = dict[str, int]()
     for place, position in enumerate(form.maps):
         value = node.inputs[position]
@@ -168,10 +168,10 @@ def _windows(node: Node, form: RowForm) -> dict[str, int]:
 
 
 def _least_scratch(layers: Sequence[_Layer], inner: Container[str]) -> int:
-    """Return that of a stream of these layers at least: what all keep, and the most that one works with and sees
-    through rings.
+    """Return the least scratch of a stream of these layers: what all keep, and the most that one works with and reads
+    from rings.
 
-    inner: what lies in rings.
+    inner: values in rings.
     """
 
     def at_once(layer: _Layer) -> int:
@@ -182,18 +182,18 @@ def _least_scratch(layers: Sequence[_Layer], inner: Container[str]) -> int:
 
 
 LONGEST = 12
-"""Layers in a stream, at most."""
+"""Most layers in a stream."""
 MOST_BUILT = 2000
-"""Streams that are built to be looked at, at most."""
+"""Most streams built for comparison."""
 MOST_LOOKED = 5_000_000
-"""Buffers that are looked at for all streams together, built or not, at most."""
+"""Most buffers examined for all streams together, built or not."""
 _NEVER = 1 << 62
-"""Bytes of what no plan may do."""
+"""Load, in bytes, of a choice that no plan may make."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A run of layers up to some place: its largest load, layers in streams, and these streams."""
+    """A cut of a run of layers up to some place: its largest load, layers in streams, and these streams."""
 
     load: int
     layers: int
@@ -201,7 +201,7 @@ class Cut:
 
     @property
     def price(self) -> tuple[int, int, int]:
-        """What is compared."""
+        """Sort key of a cut: smaller is better."""
         return self.load, self.layers, len(self.streams)
 
 
@@ -211,17 +211,17 @@ def may_stream(graph: Graph) -> bool:
 
 
 def bound_with_streams(graph: Graph, options: PlanOptions) -> int:
-    """Return what no plan is below, whichever layers are streams or run twice: what has no form by rows runs alone."""
+    """Return a lower bound of every plan, whichever layers are streams or run twice: nodes without a form by rows run
+    alone."""
     alone = {node.name for node in graph.nodes if node.phase != "step" or row_form(node) is None}
     return alone_bound(graph, options, alone)
 
 
 def streamed(graph: Graph, options: PlanOptions, room: int = 0, exact: bool = True) -> Graph:
-    """Return the graph with those layers as streams that make its arena smallest by quick plans; itself where none
-    does.
+    """Return the graph with those layers as streams that make its arena smallest by quick plans; itself if none does.
 
-    room: bytes that are there, so that less than these is no gain. exact: whether quick plans say which
-    streams are needed; else rough ones do, in a fifth of the time.
+    room: available bytes, so needing less than these is no gain. exact: whether quick plans decide which streams are
+    needed; else rough ones do, in a fifth of the time.
     An image that comes row by row (`with_lines`) always begins a stream, if any can begin with it.
     """
     return _streamed(graph, replace(options, effort="quick", capacity_bytes=None), room, exact)
@@ -229,8 +229,7 @@ def streamed(graph: Graph, options: PlanOptions, room: int = 0, exact: bool = Tr
 
 @lru_cache(maxsize=REMEMBERED)
 def _streamed(graph: Graph, quick: PlanOptions, room: int, exact: bool) -> Graph:
-    """Return the same by options of a quick plan. A quick plan and a full one of the same graph have the same streams,
-    so the last few are remembered."""
+    """Return `streamed` for options of a quick plan, cached: quick and full plans of a graph have the same streams."""
     beside = with_readers_beside(graph)
     runs = list(runs_of(beside))
     if not runs:
@@ -248,11 +247,11 @@ def _streamed(graph: Graph, quick: PlanOptions, room: int, exact: bool) -> Graph
 
 
 def needed_streams(graph: Graph, streams: Sequence[Node], quick: PlanOptions, room: int = 0) -> tuple[Graph, int]:
-    """Return (the graph with those of the streams without which the arena, or what lives at once, would be larger; its
-    arena), by quick plans.
+    """Return (the graph with those streams without which the arena, or the live bytes, would be larger; its arena), by
+    quick plans.
 
-    One after another is left out; all that remain at once first, and once more behind the first that is needed, since
-    few of them often are (of more than two).
+    Streams are left out one after another. Leaving out all that remain is tried first, and again after the first one
+    needed, since often few (of more than two) are needed.
     """
     chosen, result = list(streams), with_streams(graph, streams)
     least = least_need(result, quick)
@@ -277,20 +276,20 @@ def needed_streams(graph: Graph, streams: Sequence[Node], quick: PlanOptions, ro
 
 
 def _inside(stream: Node) -> set[str]:
-    """Return names of what a stream computes."""
+    """Return the names of a stream's inner nodes."""
     return {node.name for node in inner_nodes(stream)}
 
 
 def proposed(graph: Graph, plan: MemoryPlan, options: PlanOptions, runs: Sequence[range], room: int = 0) -> list[Node]:
     """Return streams of these runs of layers by the model of bytes, in the graph's order.
 
-    The run with the largest load is cut first: what it needs at best, the others need not be below.
+    The run with the largest load is cut first: the others need not go below its best load.
     """
     steps = {node.name: step for step, node in enumerate(plan.order)}
     model = StreamModel(graph, plan, options)
 
     def alone(node: Node) -> int:
-        return _NEVER if node.op == LINES else model.loads[node.name]  # rows of the image come into a stream
+        return _NEVER if node.op == LINES else model.loads[node.name]  # only a stream takes rows of the image
 
     floor = max(room, least_load(graph, options, {graph.nodes[index].name for run in runs for index in run}))
     cutter = Cutter(model, alone)
@@ -304,14 +303,14 @@ def proposed(graph: Graph, plan: MemoryPlan, options: PlanOptions, runs: Sequenc
 
 
 class Cutter:
-    """Cuts runs of layers into streams and layers alone. alone: the load of a layer that is in no stream."""
+    """Cutter of runs of layers into streams and single layers. alone: the load of a layer that is not in a stream."""
 
     def __init__(self, model: StreamModel, alone: Callable[[Node], int]) -> None:
         self._model, self._alone = model, alone
         self.built = self.looked = 0
 
     def best(self, run: Sequence[Node], floor: int) -> Cut:
-        """Return the cut of smallest load, of which everything up to `floor` is as good as none."""
+        """Return the cut of smallest load; all loads up to `floor` count as equal."""
         loads = [self._alone(node) for node in run]
         best = [Cut(floor, 0, ())]
         for end in range(1, len(run) + 1):
@@ -323,7 +322,7 @@ class Cutter:
     def _with_a_stream(self, alone: Cut, ways: Sequence[tuple[Cut, Sequence[Node]]]) -> Cut:
         """Return the best of a cut, and of these, each followed by a stream of these layers; the first of equals.
 
-        What promises most is built first: most others then need not be.
+        The most promising is built first, so most others need not be built.
         """
         found, first = alone, -1
         for least, place in sorted(self._promises(ways)):
@@ -340,7 +339,7 @@ class Cutter:
         return found
 
     def _promises(self, ways: Sequence[tuple[Cut, Sequence[Node]]]) -> Iterator[tuple[tuple[int, int, int], int]]:
-        """Yield (a price that a way is not below, its place)."""
+        """Yield (lower bound of a way's price, its index)."""
         for place, (before, nodes) in enumerate(ways):
             if self.looked >= MOST_LOOKED:
                 return
