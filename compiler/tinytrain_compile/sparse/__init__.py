@@ -1,4 +1,4 @@
-"""Chooses what is updated: turns `--update` and scheme files into an UpdatePlan over the graph's parameters."""
+"""Selection of the trained parameters: `--update` and scheme files become an UpdatePlan over the graph's parameters."""
 
 from tinytrain_compile.sparse.choices import (
     LayerWays,

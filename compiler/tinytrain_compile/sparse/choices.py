@@ -1,8 +1,8 @@
-"""The ways in which each layer can be trained, for --update auto, which takes one of them per layer.
+"""The ways in which each layer can be trained, for --update auto, which picks one of them per layer.
 
-A way is an entry of a scheme file, so what is chosen can be written down, edited and given back. A share is of leading
-channels: where nothing is known of them any are as good, and leading ones are one run of memory and one number in the
-file. A table with gains of channels says which are better.
+A way is an entry of a scheme file, so a choice can be written down, edited and passed back. A share consists of leading
+channels: if nothing is known of channels, any are as good, and leading ones are one run of memory and one number in the
+file. A table with gains of channels tells which are better.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from tinytrain_compile.sparse.scheme import SchemeEntry
 from tinytrain_compile.sparse.select import Layer, UpdateMap, entry_updates, layers_of, weight_axis, whole_only
 
 PARTS = (8, 4, 2)
-"""A share is one of so many equal parts of the channels."""
+"""Numbers of equal parts of the channels; a share is one part."""
 
 
 @dataclass(frozen=True)
 class Way:
     """One way to train a layer.
 
-    kind: what it is called in all layers: "frozen", "bias", "in/8" to "out/2", "all". gain: what it is worth, in 1 /
-    UNITS. elements: parameters that it trains.
+    kind: its name, the same in all layers: "frozen", "bias", "in/8" to "out/2", "all". gain: in 1 / UNITS. elements:
+    parameters that it trains.
     """
 
     kind: str
@@ -39,7 +39,7 @@ class Way:
 
 @dataclass(frozen=True)
 class LayerWays:
-    """A layer and the ways to train it, the first of which is not at all."""
+    """A layer and the ways to train it; the first is not to train it."""
 
     layer: Layer
     ways: tuple[Way, ...]
@@ -48,8 +48,8 @@ class LayerWays:
 def layer_ways(graph: Graph, gains: GainTable, frozen: int = 0) -> tuple[LayerWays, ...]:
     """Return the ways of every layer, in topological order. frozen: how many of the first ones cannot be trained.
 
-    The last layer is not trained for a part of its outputs: they are the network's, and a class that is not trained
-    among others that are loses what it knew.
+    The last layer is never trained for only a part of its outputs: these are the network's classes, and an untrained
+    class among trained ones loses accuracy.
     """
     whole, layers = whole_only(graph), layers_of(graph)
     found = tuple(_ways(layer, gains, whole, layer is layers[-1]) for layer in layers)
@@ -60,8 +60,8 @@ def layer_ways(graph: Graph, gains: GainTable, frozen: int = 0) -> tuple[LayerWa
 
 
 def _said_ranks(how: LowRank) -> tuple[int, ...]:
-    """Return ranks as a scheme file has them; fixed subspaces need the same samples when it is read."""
-    return how.ranks if how.kind == "asi" else how.ranks[:-1]  # of these the mode of samples is whole
+    """Return ranks as written in a scheme file; to read it back, fixed subspaces need the same samples."""
+    return how.ranks if how.kind == "asi" else how.ranks[:-1]  # fixed subspaces have a whole mode of samples
 
 
 def _ways(layer: Layer, gains: GainTable, whole: frozenset[str], last: bool) -> tuple[Way, ...]:
@@ -96,7 +96,7 @@ def trained_elements(layer: Layer, entry: SchemeEntry) -> int:
 
 
 def gain_of(layer: Layer, entry: SchemeEntry, gains: GainTable) -> int:
-    """Return what training a layer as an entry says is worth, in 1 / UNITS."""
+    """Return the gain of training a layer as an entry says, in 1 / UNITS."""
     if gains.is_prior:
         return prior_gain(trained_elements(layer, entry))
     bias = gains.bias(layer) if entry.bias else 0
@@ -111,7 +111,7 @@ def gain_of_plan(graph: Graph, plan: UpdatePlan, gains: GainTable) -> int:
 
 
 def _entry_of(layer: Layer, plan: UpdatePlan) -> SchemeEntry:
-    """Return how a plan trains a layer."""
+    """Return the scheme entry for a plan's training of a layer."""
     bias = any(value.name in plan.updates for value in layer.biases)
     weights = [value for value in layer.weights if value.name in plan.updates]
     how = plan.activations.get(layer.weights[0].name) if weights else None
@@ -127,7 +127,7 @@ def _entry_of(layer: Layer, plan: UpdatePlan) -> SchemeEntry:
 
 
 def entries_of_plan(graph: Graph, plan: UpdatePlan) -> tuple[SchemeEntry, ...]:
-    """Return the scheme that is an update: an entry for every layer of which anything is trained."""
+    """Return the scheme equivalent to an update: an entry for every layer that is at least partly trained."""
     entries = (_entry_of(layer, plan) for layer in layers_of(graph))
     return tuple(entry for entry in entries if entry.bias or entry.weight != 0)
 
@@ -141,8 +141,7 @@ def scheme_plan(layers: Sequence[LayerWays], chosen: Sequence[Way], label: str) 
 
 
 def scheme_text(chosen: Sequence[SchemeEntry], comment: str) -> str:
-    """Return a scheme file (docs/update-schemes.md) of the layers that are trained, which read back gives the same
-    plan.
+    """Return a scheme file (docs/update-schemes.md) of the trained layers; reading it gives the same plan.
 
     comment: lines for its head.
     """

@@ -1,7 +1,7 @@
-"""What it is worth to train something: a table of the user's (--gains), or what is assumed without one.
+"""Gains of training parts of layers: a table of the user's (--gains), or an assumption without one.
 
-Without data nothing is known of a layer but its size. Then the gain of a scheme is the sum over the layers of the
-square root of trained parameters: the first ones of a layer count most, so what is trained is spread over many layers.
+Without data only the size of a layer is known. Then the gain of a scheme is the sum over the layers of the square root
+of trained parameters: the first ones of a layer count most, so training is spread over many layers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tinytrain_compile.ops.base import has_trait
 from tinytrain_compile.sparse.select import Layer, channel_axes, layers_of
 
 UNITS = 1_000_000
-"""Gains are whole numbers, this many to 1: sums of them are exact in any order."""
+"""Integer units per gain of 1: sums of integers are exact in any order."""
 MOST = 1e9
 """Largest gain of one row."""
 _KIND = TableKind("E0308", "E0308", "see docs/update-schemes.md for the format", "the table of `contribution`")
@@ -32,7 +32,7 @@ Part = Literal["bias", "weight", "norm"]
 
 @dataclass(frozen=True)
 class Key:
-    """Whose gain: a part of a layer, for weights on a channel axis."""
+    """Key of a gain: a part of a layer, for weights on a channel axis."""
 
     layer: str
     part: Part
@@ -43,7 +43,7 @@ class Key:
 class GainTable:
     """Gains of parts of layers, in 1 / UNITS. rows empty and `source` empty: the prior.
 
-    whole: of all channels together, which shares divide evenly. channels: by channel; those not named have none.
+    whole: of all channels together, divided evenly among shares. channels: by channel; those not named have no gain.
     """
 
     source: str = ""
@@ -52,12 +52,12 @@ class GainTable:
 
     @property
     def is_prior(self) -> bool:
-        """Whether nothing was measured."""
+        """True if nothing was measured."""
         return not self.source
 
     @property
     def said(self) -> str:
-        """Where the gains come from, for people."""
+        """Source of the gains, for people."""
         return "prior: sum over layers of sqrt(trained parameters)" if self.is_prior else self.source
 
     def best(self, layer: Layer, axis: str, count: int) -> int | tuple[int, ...]:
@@ -101,16 +101,15 @@ def prior_gain(elements: int) -> int:
 
 
 def axes_of(layer: Layer) -> dict[str, int]:
-    """Return channel counts of a layer's first weight by the axis that a scheme names; none for what has no
-    channels."""
+    """Return channel counts of a layer's first weight by the axis that a scheme names; none if it has no channels."""
     if not layer.weights:
         return {}
     known = channel_axes(layer.node, layer.weights[0])
-    return {axis: known[axis] for axis in ("in", "out") if axis in known}  # in the order of the ways to train it
+    return {axis: known[axis] for axis in ("in", "out") if axis in known}  # in the order of a layer's ways
 
 
 def read_gains(path: Path, graph: Graph) -> GainTable:
-    """Read a table of --gains for a model; CompileError E0308 names the line, E0301 a layer that there is not."""
+    """Read a table of --gains for a model; CompileError E0308 names the line, E0301 an unknown layer."""
     text = read_text(path, partial(_bad, path.name), partial(_KIND.missing, path.name))
     try:
         rows = list(csv.reader(text.splitlines(), strict=True))

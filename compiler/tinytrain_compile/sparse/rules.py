@@ -1,7 +1,7 @@
-"""Rules of what training is worth, as tables: on which one to rely is a question for samples that are held back.
+"""Rules for the gain of training, as tables: held-back samples decide which rule to use.
 
 Sources of the rules: TinyTrain (Kwon et al., ICML 2024) for the Fisher information of channels; MCUNetV3 (Lin et al.,
-NeurIPS 2022) for biases before weights. Which of them is best differs from task to task (ADR 33).
+NeurIPS 2022) for biases before weights. The best one differs from task to task (ADR 33).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tinytrain_compile.sparse.gains import UNITS, GainTable, Key, Part, axes_of
 from tinytrain_compile.sparse.select import Layer, weight_axis
 
 STEEP, WHOLE = 1.6, 8.0
-"""How much more a layer is worth than its neighbour, where order counts; where whole layers go before any others."""
+"""Ratio of a layer's gain to its neighbour's, if order counts; and if whole layers precede all others."""
 BIAS_FIRST = 1000.0
-"""How much more a bias is worth than a weight, where biases come first."""
+"""Ratio of a bias's gain to a weight's, if biases come first."""
 HIGHEST = 1000.0
-"""Gain of the part that gradients say most of."""
+"""Gain of the part with the largest score by gradients."""
 
 SPREAD, LAST, FRONT = "spread over layers", "last layers first", "first layers first"
 BIAS, BIAS_ALONE = "biases first", "biases and the last layer"
@@ -32,7 +32,7 @@ Scores = Mapping[str, Array]
 
 
 def tables_without_data(layers: Sequence[Layer]) -> list[GainTable]:
-    """Return rules beside the prior that look at the network alone."""
+    """Return rules, besides the prior, that depend only on the network."""
     last = len(layers) - 1
     return [
         _by_size(LAST, layers, lambda index: WHOLE ** (index - last)),
@@ -43,10 +43,10 @@ def tables_without_data(layers: Sequence[Layer]) -> list[GainTable]:
 
 
 def tables_of_gradients(layers: Sequence[Layer], gradients: Iterable[Scores], weights: Scores) -> list[GainTable]:
-    """Return rules that look at the gradients of samples, by channel: squares summed; and Fisher information.
+    """Return rules that depend on the gradients of samples, by channel: sums of squares; and Fisher information.
 
-    The latter is, of one sample, the square of the sum over a channel of weight times gradient, which is what the sum
-    over the channel's outputs times their gradients is; of several, the mean.
+    For one sample the latter is the square of the sum over a channel of weight times gradient, which equals the sum of
+    the channel's outputs times their gradients. For several samples it is the mean.
     """
     squares, fisher = _Sums(layers), _Sums(layers)
     for sample in gradients:
@@ -59,7 +59,7 @@ def tables_of_gradients(layers: Sequence[Layer], gradients: Iterable[Scores], we
 def _by_size(
     name: str, layers: Sequence[Layer], weight: Callable[[int], float], bias: Callable[[int], float] | None = None
 ) -> GainTable:
-    """Return the square root of parameters of a part, times what its layer's place is worth (0: no gain); bias: of
+    """Return the square root of a part's parameters times the weight of its layer's place (0: no gain); bias: for
     biases."""
     whole = dict[Key, int]()
     for index, layer in enumerate(layers):
@@ -77,14 +77,14 @@ def _by_size(
 
 @dataclass
 class _Sums:
-    """What samples add up to, of parts of layers and of their channels."""
+    """Sums over samples, for parts of layers and for their channels."""
 
     layers: Sequence[Layer]
     whole: dict[Key, float] = field(default_factory=dict[Key, float])
     channels: dict[Key, Array] = field(default_factory=dict[Key, Array])
 
     def add(self, sample: Scores, then: Callable[[Array], Array]) -> None:
-        """Add a sample: sums over what belongs together, and `then` of each. Parameters without a number add
+        """Add a sample: sums over each part and channel, and `then` of each. Parameters without a number add
         nothing."""
         for layer in self.layers:
             axes = axes_of(layer)

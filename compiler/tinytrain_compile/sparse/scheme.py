@@ -1,4 +1,4 @@
-"""Reads update-scheme files (TOML, docs/update-schemes.md)."""
+"""Reader of update-scheme files (TOML, docs/update-schemes.md)."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ _KEYS = {"layer", "bias", "weight", "axis", "chosen", "activation", "ranks"}
 _ACTIVATIONS = ("exact", "asi", "subspace")
 _KIND = TableKind("E0302", "E0302", "see docs/update-schemes.md for the format", "the path of a scheme file")
 _MODES = 4
-"""Of an activation, at most."""
+"""Most modes of an activation."""
 
 
 @dataclass(frozen=True)
 class SchemeEntry:
     """One [[update]] table. weight: "all", a count of leading channels (0: none), or channel indices.
 
-    on_device: the device chooses as many others (chosen = "device").
+    on_device: the device chooses others, the same number (chosen = "device").
     source: the file and number of the entry, for errors ("": made by the compiler).
-    activation: how the layer keeps its input ("": as --activations says); ranks: of its modes, none: measured ones.
+    activation: form in which the layer keeps its input ("": that of --activations); ranks: of its modes; none:
+    measured.
     """
 
     layer: str
@@ -83,7 +84,7 @@ def _on_device(where: str, table: dict[str, Any]) -> bool:
 
 
 def _activation(where: str, table: dict[str, Any]) -> tuple[str, tuple[int, ...]]:
-    """Return how a layer keeps its input, and in which ranks."""
+    """Return the form in which a layer keeps its input, and its ranks."""
     activation, ranks = table.get("activation", ""), table.get("ranks", [])
     if "activation" in table and activation not in _ACTIVATIONS:
         raise _bad(where, '`activation` is "exact", "asi" or "subspace"')

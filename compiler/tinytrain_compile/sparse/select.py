@@ -1,4 +1,4 @@
-"""The model's layers as the user knows them (ONNX nodes with parameters, in order), and what `--update` chooses."""
+"""The model's layers as the user knows them (ONNX nodes with parameters, in order), and the selection by `--update`."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Layer:
     """One ONNX node with parameters.
 
     weights: its parameters that multiply; biases: those that are added; node: the IR node that reads the first of them.
-    also: names of further ONNX nodes that belong to it: the Add of a bias behind a MatMul.
-    known_as: what its parameters are called in the file.
+    also: names of further ONNX nodes that belong to it: the Add of a bias after a MatMul. known_as: names of its
+    parameters in the file.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Layer:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """By which it may be called."""
+        """Names by which the user may refer to it."""
         return (self.name, *self.also)
 
     @property
@@ -102,8 +102,7 @@ def layers_of(graph: Graph) -> tuple[Layer, ...]:
 def _product_before(
     node: Node, bias: Value, makers: Mapping[str, Node], readers: Mapping[str, list[Node]]
 ) -> str | None:
-    """Return the name of the layer whose result an Add of one number per column alone reads: a dense layer in two
-    nodes."""
+    """Return the layer whose result only an Add of one number per column reads: a dense layer in two nodes."""
     if not has_trait(node.op, "adds") or bias.shape != node.outputs[0].shape[-1:]:
         return None
     source = next((value for value in node.inputs if value.name != bias.name), None)
@@ -124,8 +123,7 @@ def _is_bias(node: Node, operand_name: str) -> bool:
 
 
 def parameter_of(known: Container[str], name: str) -> str | None:
-    """Return the parameter that a tensor of the state is, or belongs to: it has its name, or begins with that and a
-    dot."""
+    """Return the parameter of a tensor of the state, whose name is the parameter's or begins with it and a dot."""
     while name not in known:
         name, dot, _ = name.rpartition(".")
         if not dot:
@@ -160,7 +158,7 @@ def resolve_update(graph: Graph, spec: str, files: bool = True) -> UpdatePlan:
     """Return the plan for all | bias | head | last:N | GLOB,... | FILE (every form but `auto`, which the driver
     searches).
 
-    files: whether a scheme may be read; without, its name is a glob. Raises CompileError E0101, E0301, E0302 or E0303.
+    files: whether a scheme may be read; if not, its name is a glob. Raises CompileError E0101, E0301, E0302 or E0303.
     """
     layers = layers_of(graph)
     if not layers:
@@ -200,7 +198,7 @@ def _named_set(layers: tuple[Layer, ...], spec: str) -> list[Value] | None:
 
 
 def _is_file(spec: str) -> bool:
-    """Tell whether --update names a scheme file; a long list of globs is no path at all."""
+    """Tell whether --update names a scheme file; a long list of globs is not a valid path."""
     try:
         return spec.endswith(".toml") or Path(spec).is_file()
     except OSError:
@@ -215,7 +213,7 @@ def _head(layers: tuple[Layer, ...]) -> Layer:
 
 
 def _match_globs(graph: Graph, layers: tuple[Layer, ...], spec: str) -> list[Value]:
-    """Return the parameters of layers, or those alone that are named themselves (`c.weight`)."""
+    """Return the parameters of layers, or only those that are named themselves (`c.weight`)."""
     patterns = [part.strip() for part in spec.split(",") if part.strip()]
     if not patterns:
         raise CompileError("E0101", "--update", "is empty", "use auto, all, bias, head, last:N, a glob list or a file")
@@ -225,7 +223,8 @@ def _match_globs(graph: Graph, layers: tuple[Layer, ...], spec: str) -> list[Val
 
 
 def _match(layers: tuple[Layer, ...], pattern: str) -> list[tuple[Layer, tuple[Value, ...]]]:
-    """Return the layers that a pattern names, and what it names of each: node names come before names of the file."""
+    """Return the layers that a pattern names, with the named parameters of each; node names precede names of the
+    file."""
 
     def named(names: Iterable[str]) -> bool:
         return any(name == pattern or fnmatchcase(name, pattern) for name in names)
@@ -241,7 +240,7 @@ def _match(layers: tuple[Layer, ...], pattern: str) -> list[tuple[Layer, tuple[V
 
 
 def _frozen_layers(graph: Graph) -> tuple[Layer, ...]:
-    """Return the layers whose weights are constants of the graph, as --frozen makes them."""
+    """Return the layers whose weights are constants of the graph because of --frozen."""
     trained = {value.name for value in graph.parameters}
     fixed = {
         value.name: value
@@ -265,7 +264,7 @@ def _no_match(graph: Graph, layers: tuple[Layer, ...], pattern: str, entry: str 
 
 
 def _meant(layers: tuple[Layer, ...], pattern: str, words: bool) -> str:
-    """Return what to write in place of a pattern that names no layer. words: whether it may be one like `all`."""
+    """Return a suggestion for a pattern that names no layer. words: whether it may be a word such as `all`."""
     last = re.fullmatch(r"last[^0-9]?([1-9][0-9]{0,3})", pattern)
     names = [name for layer in layers for name in (layer.name, layer.module) if name]
     near = difflib.get_close_matches(pattern.strip("*"), names, 3, 0.3)
@@ -295,7 +294,7 @@ def _from_scheme(layers: tuple[Layer, ...], final: dict[str, SchemeEntry]) -> Up
 
 
 def _activations(layers: tuple[Layer, ...], final: dict[str, SchemeEntry]) -> dict[str, LowRank | None]:
-    """Return how layers keep their inputs, where entries say it. E0302 for a layer that has no such form."""
+    """Return how layers keep their inputs, if entries say so. E0302 for a layer that has no such form."""
     found: dict[str, LowRank | None] = {}
     for layer in layers:
         entry = final.get(layer.name)
@@ -312,12 +311,13 @@ def _activations(layers: tuple[Layer, ...], final: dict[str, SchemeEntry]) -> di
 
 
 def _cuts_groups(layer: Layer, entry: SchemeEntry) -> bool:
-    """Tell whether the channels that are trained read channels of their own."""
+    """Tell whether the trained channels read separate input channels."""
     return entry.weight != "all" and isinstance(layer.node.attrs, ConvAttrs) and layer.node.attrs.groups > 1
 
 
 def entry_updates(layer: Layer, entry: SchemeEntry) -> UpdateMap:
-    """Return what an entry of a scheme says of one layer; CompileError E0302 for channels that it does not have."""
+    """Return the updates of one layer by an entry of a scheme; CompileError E0302 for channels that it does not
+    have."""
     updates: UpdateMap = {}
     if entry.bias:
         updates.update({value.name: None for value in layer.biases})
@@ -329,7 +329,7 @@ def entry_updates(layer: Layer, entry: SchemeEntry) -> UpdateMap:
 
 
 def whole_only(graph: Graph) -> frozenset[str]:
-    """Return parameters that are also used in a way that has no channels: they are trained as a whole or not at all."""
+    """Return parameters that are also used in a way without channels: they are trained as a whole or not at all."""
     return frozenset(_other_uses(graph))
 
 
@@ -345,7 +345,7 @@ def _other_uses(graph: Graph) -> dict[str, Node]:
 
 
 def _check_slices(graph: Graph, entries: dict[str, SchemeEntry], layers: tuple[Layer, ...], plan: UpdatePlan) -> None:
-    """Raise E0302 for channels of a weight that is also used in a way that has no such channels."""
+    """Raise E0302 for channels of a weight that is also used in a way without such channels."""
     for name, node in _other_uses(graph).items():
         if plan.updates.get(name) is not None:
             owner = next(layer for layer in layers for value in layer.parameters if value.name == name)
