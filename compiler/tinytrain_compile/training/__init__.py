@@ -1,4 +1,5 @@
-"""Makes a training step out of a forward graph: loss, reverse mode, optimizer. Only what the update plan needs."""
+"""Construction of a training step from a forward graph: loss, reverse mode, optimizer, as far as the update plan
+needs."""
 
 from tinytrain_compile.training.build import build_training
 from tinytrain_compile.training.loss import end_of, is_probability

@@ -1,4 +1,4 @@
-"""From a forward graph and an update plan to a training step."""
+"""Building of a training step from a forward graph and an update plan."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Changes = list[tuple[Value, Value]]
 def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOptions) -> TrainGraph:
     """Append loss, backward pass and updates to the model's forward graph.
 
-    Gradients are sums over the samples of a step, of what each alone would give.
+    Gradients are sums over the samples of a step of the gradients for each one alone.
     Raises CompileError E0303 (nothing to train), E0304 (loss and output), E0502 (no gradient), and SamplesMixError for
     a micro-batch that the model cannot take.
     """
@@ -83,7 +83,7 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
     return result
 
 
-# ---- what most builds have not: imported if it is there -------------------------------------------------------------
+# ---- absent from most builds: imported if needed --------------------------------------------------------------------
 
 
 def _for_samples(model: ImportedModel, count: int) -> ImportedModel:
@@ -96,7 +96,7 @@ def _for_samples(model: ImportedModel, count: int) -> ImportedModel:
 
 
 def _with_own_loss(model: ImportedModel) -> Graph:
-    """Return the forward graph, with the nodes of the loss after it if the file writes these out."""
+    """Return the forward graph, followed by the nodes of the loss if the file has them."""
     if model.loss is None or model.loss.written is None:
         return model.graph
     from tinytrain_compile.training.written import with_written_loss
@@ -111,9 +111,9 @@ def _copied(
     options: TrainingOptions,
     updated: tuple[Mapping[Value, TrainedPart], Sequence[tuple[Value, Value]]],
 ) -> tuple[list[Node], list[Node], Changes, Sequence[KeptActivation]]:
-    """Return forward and backward nodes with low-rank copies of inputs, new subspaces, and what the report says.
+    """Return forward and backward nodes with low-rank copies of inputs, new subspaces, and data for the report.
 
-    updated: what is trained, with its part of a parameter, and with its gradient.
+    updated: trained values with their parts of parameters, and with their gradients.
     """
     trained, found = updated
     ways = {gradient.name: plan.activations.get(trained[target].parameter) for target, gradient in found}
@@ -129,7 +129,7 @@ def _copied(
 
 
 def _kept(builder: GraphBuilder, subspaces: Changes) -> Changes:
-    """Emit what makes subspaces of this step those of the state."""
+    """Emit the nodes that store this step's subspaces in the state."""
     if not subspaces:
         return []
     from tinytrain_compile.training.low_rank import keep_subspaces
@@ -138,7 +138,7 @@ def _kept(builder: GraphBuilder, subspaces: Changes) -> Changes:
 
 
 def _choice(builder: GraphBuilder, chosen: Sequence[ChosenLayer], state: list[Value]) -> ChannelChoice | None:
-    """Return what the device chooses. state: gets what of it no node changes."""
+    """Return the channels that the device chooses. state: extended by the choice's tensors that no node changes."""
     if not chosen:
         return None
     from tinytrain_compile.training.chosen import choice_of
@@ -146,14 +146,14 @@ def _choice(builder: GraphBuilder, chosen: Sequence[ChosenLayer], state: list[Va
     return choice_of(builder, chosen, state)
 
 
-# ---- what every step has --------------------------------------------------------------------------------------------
+# ---- part of every step ---------------------------------------------------------------------------------------------
 
 
 def _forward(
     builder: GraphBuilder, model: ImportedModel, graph: Graph, plan: UpdatePlan
 ) -> tuple[list[Node], dict[Value, TrainedPart], list[ChosenLayer]]:
-    """Return the forward nodes with sliced weights in parts and what is frozen folded, the values that are updated, and
-    the weights of which the device chooses channels."""
+    """Return the forward nodes with sliced weights in parts and frozen computations folded, the updated values, and the
+    weights of which the device chooses channels."""
     slices = {name: piece for name, piece in plan.updates.items() if piece is not None}
     forward, parts, chosen = [*graph.nodes], dict[str, Value](), list[ChosenLayer]()
     if slices:
@@ -170,7 +170,7 @@ def _forward(
 
 
 def _initial(options: TrainingOptions, trained: Mapping[Value, TrainedPart]) -> Mapping[tuple[str, str], Array]:
-    """Return first values of the optimizer's state by names of what is updated: of a slice, those of its channels."""
+    """Return first values of the optimizer's state by names of updated values; for a slice, those of its channels."""
     found: dict[tuple[str, str], Array] = {}
     for target, part in trained.items():
         for (parameter, kind), data in options.initial.items():
@@ -189,7 +189,8 @@ def _gradients(
     factor: int,
     chosen: Sequence[ChosenLayer],
 ) -> tuple[list[tuple[Value, Value]], Changes]:
-    """Return what is trained, with its gradient, and scores with what follows them; the builder has the backward pass.
+    """Return trained values with their gradients, and scores with their new contents; the builder gets the backward
+    pass.
 
     CompileError E0303 if there is none.
     """
@@ -208,7 +209,7 @@ def _gradients(
 
 
 def _unreached(trained: Mapping[Value, TrainedPart], found: Sequence[tuple[Value, Value]]) -> tuple[str, ...]:
-    """Return a note that names the selected parameters which no gradient reaches, so that they stay as they are."""
+    """Return a note that names the selected parameters which no gradient reaches, so that they do not change."""
     reached = {target.name for target, _ in found}
     names = list(dict.fromkeys(part.parameter for value, part in trained.items() if value.name not in reached))
     return (f"not trained, since the loss does not depend on them: {', '.join(names)}",) if names else ()
@@ -260,15 +261,15 @@ def _prune(
     )
 
 
-# ---- what gives a saved state its meaning ---------------------------------------------------------------------------
+# ---- identity of a saved state --------------------------------------------------------------------------------------
 
 
 def identity_of(model: ImportedModel, plan: UpdatePlan, loss: str, optimizer: tuple[object, ...]) -> str:
     """Return a hexadecimal digest: builds with the same one read each other's checkpoints.
 
-    It is taken of the model as it was imported (graph, initial weights, formats), before anything that a build may
-    choose anew without another meaning: how many samples a step takes, rates, plan, target, code. loss: the op that
-    ends the forward pass; optimizer: what gives its state a meaning, not its rates.
+    It covers the imported model (graph, initial weights, formats), before anything that a build may change without
+    changing the meaning: samples per step, rates, plan, target, code. loss: the op that ends the forward pass;
+    optimizer: settings that give its state a meaning, not its rates.
     """
     trained = sorted((name, piece and _facts(piece)) for name, piece in plan.updates.items())
     kind = optimizer if optimizer[1:] else optimizer[0]
@@ -281,7 +282,7 @@ def _facts(piece: ChannelSlice) -> tuple[object, ...]:
 
 
 def _own_loss(own: ImportedLoss | None) -> tuple[object, ...]:
-    """Return what the model itself says about its loss."""
+    """Return the identity of the model's own loss."""
     if own is None:
         return ()
     weights = None if own.class_weights is None else own.class_weights.tolist()
@@ -295,7 +296,7 @@ def _graph_of(written: WrittenLoss) -> Graph:
 
 @lru_cache(maxsize=4)
 def _digest(graph: Graph) -> str:
-    """Return a digest of nodes, formats and initial data; remarks for the user are none of it. Many updates of one
+    """Return a digest of nodes, formats and initial data, without remarks for the user. Cached: many updates of one
     graph are priced."""
     digest = hashlib.sha256(print_graph(replace(graph, notes=())).encode())
     for name in sorted(graph.constants):

@@ -1,4 +1,4 @@
-"""Weights of which the device chooses the channels that are trained (ADR 44): scores, and the state of the choice."""
+"""Weights of which the device chooses the trained channels (ADR 44): scores, and the state of the choice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Changes = list[tuple[Value, Value]]
 def with_scores(
     builder: GraphBuilder, backward: Sequence[Node], layers: Sequence[ChosenLayer]
 ) -> tuple[list[Node], Changes]:
-    """Return the backward nodes, and in front of each cut to chosen channels what adds up all channels' scores."""
+    """Return the backward nodes; before each cut to chosen channels, nodes add up all channels' scores."""
     latest = {layer.place.name: layer.scores for layer in layers}
     nodes = list[Node]()
     for node in backward:
@@ -37,7 +37,8 @@ def _added(builder: GraphBuilder, scores: Value, error: Value, node: Node) -> Va
 
 
 def choice_of(builder: GraphBuilder, layers: Sequence[ChosenLayer], state: list[Value]) -> ChannelChoice:
-    """Return what the generated code chooses. state: gets what of it no node changes."""
+    """Return the channels that the generated code chooses. state: extended by the choice's tensors that no node
+    changes."""
     flag = builder.constant("channel_choice", np.asarray(OPEN, np.int32))
     state += [flag, *(layer.place for layer in layers)]
     return ChannelChoice(flag, tuple(layers))

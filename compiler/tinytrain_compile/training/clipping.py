@@ -1,7 +1,7 @@
-"""Clipping by norm: a factor for the gradients of an update, made of the sum of their squares.
+"""Clipping by norm: a factor for the gradients of an update, from the sum of their squares.
 
-Where gradients are summed over a batch, all of them are there before the first one is used: their own norm scales
-them. Elsewhere each goes straight into its update, and nothing waits for the others: the norm of the update before
+If gradients are summed over a batch, all of them exist before the first one is used: their own norm scales them.
+Otherwise each goes straight into its update, without waiting for the others. Then the norm of the previous update
 scales this one, and the squares of this one are kept, 4 bytes for each parameter (docs/clipping.md).
 """
 
@@ -19,9 +19,10 @@ from tinytrain_compile.ops.shape import ReshapeAttrs
 
 
 class Clipping:
-    """Emits the factors of an optimizer's gradients; collects the state, the accumulators and the updates of that.
+    """Emitter of the factors of an optimizer's gradients; it collects their state, accumulators and updates.
 
-    norm: the largest that stays; per: whose norm that is. phase: when updates run: "apply" if gradients are summed.
+    norm: largest norm that is not clipped; per: of the model or of a layer. phase: of updates: "apply" if gradients are
+    summed.
     """
 
     def __init__(
@@ -36,13 +37,13 @@ class Clipping:
 
     @property
     def note(self) -> str:
-        """Text of it in the report."""
+        """Text about clipping in the report."""
         whose = "the gradient of all layers" if self._per == "model" else "each layer's gradient"
         when = "" if self._phase == "apply" else ", measured in the update before: the first one is not clipped"
         return f"--clip-norm {self._norm:g} scales down {whose} if its norm is larger{when}"
 
     def factors(self, gradients: Sequence[tuple[Value, Value]], forward: Iterable[Node]) -> Mapping[str, Value]:
-        """Return the factor that clips its gradient, by parameter; a layer is the first node that reads a parameter."""
+        """Return the factor that clips the gradient, by parameter; a layer is the first node that reads a parameter."""
         squares = self._own_squares if self._phase == "apply" else self._squares_before
         layers: dict[str, str] = {}
         for node in forward if self._per == "layer" else ():
@@ -59,7 +60,8 @@ class Clipping:
         return found
 
     def scales(self, factors: Mapping[str, Value]) -> Mapping[str, Value]:
-        """Return all that multiplies its gradient, by parameter: the factor, and what divides a batch."""
+        """Return the whole factor of the gradient, by parameter: that of clipping, and the inverse divisor of a
+        batch."""
         inverse = self._inverse_count
         if inverse is None:
             return factors
@@ -76,7 +78,7 @@ class Clipping:
         return self._builder.emit("ClipFactor", (squares, *more), attrs, f"{group}.clip", group, self._phase)
 
     def _own_squares(self, group: str, members: Sequence[tuple[Value, Value]]) -> Value:
-        """Emit the squares of the sums that are applied, in a sum of their own."""
+        """Emit the sum of the squares of the applied sums."""
         total = Value(self._builder.unique(f"{group}.squares"), ())
         self.accumulators.append(total)
         latest = total
@@ -90,7 +92,7 @@ class Clipping:
         return latest
 
     def _squares_before(self, group: str, members: Sequence[tuple[Value, Value]]) -> Value:
-        """Emit the sum of the squares of the update before."""
+        """Emit the sum of the squares of the previous update."""
         kept = [self._state(parameter, gradient) for parameter, gradient in members]
         total = kept[0]
         for squares in kept[1:]:
@@ -104,7 +106,7 @@ class Clipping:
         return squares
 
     def keep_squares(self) -> None:
-        """Put squares of this update's gradients in the place of those before, after the updates."""
+        """Replace the previous squares by those of this update's gradients, after the updates."""
         for squares, parameter, gradient in self._kept:
             rows, attrs = self._rows(parameter, gradient), SquareTotalAttrs(fresh=True)
             name = f"{squares.name}.kept"

@@ -1,4 +1,4 @@
-"""Demand-driven reverse mode: emits only the gradients that lead to an updated parameter."""
+"""Demand-driven reverse mode: only the gradients that lead to an updated parameter are emitted."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def differentiate(
 ) -> dict[str, Value]:
     """Emit the backward nodes; returns the gradient of every target that the loss depends on, by name.
 
-    factor: of the loss, whose gradients these are.
+    factor: of the loss; these are the gradients of the product.
     Raises CompileError E0502 if an operator between a target and the loss has no gradient.
     """
     names = frozenset(value.name for value in targets)

@@ -1,4 +1,4 @@
-"""Dropout in a training step: random masks from a count of samples, which is state; off in every inference."""
+"""Dropout in a training step: random masks from a count of samples, which is state; inference never drops."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tinytrain_compile.ops.names import operand
 
 @dataclass(frozen=True)
 class Dropouts:
-    """count: samples that were trained on, state; active: a scalar that the generated code sets, 1 in a step."""
+    """State of dropout. count: samples trained so far; active: a scalar that the generated code sets to 1 in a step."""
 
     count: Value
     active: Value
@@ -25,10 +25,10 @@ class Dropouts:
 def with_dropout(
     builder: GraphBuilder, nodes: Iterable[Node], samples: int, seed: int | None
 ) -> tuple[list[Node], Dropouts | None]:
-    """Return the forward nodes with every Dropout as what training computes, and what that reads (None: there is none).
+    """Return the forward nodes with every Dropout replaced by its training form, and the state that this reads, if any.
 
     seed None: nothing is dropped. A mask depends on the seed, the node's place among the others, the sample and the
-    element in it: so it is the same for every micro-batch and plan, and in a second run.
+    element in it. So it is the same for every micro-batch and plan, and in a second run.
     """
     given = list(nodes)
     if seed is None or not any(node.op == "Dropout" for node in given):
@@ -51,6 +51,6 @@ def with_dropout(
 
 
 def count_samples(builder: GraphBuilder, dropouts: Dropouts, samples: int) -> tuple[Value, Value]:
-    """Emit what a step does to the count: (count, its new content)."""
+    """Emit the update of the count by a step; return (count, its new content)."""
     after = builder.emit("CountSamples", (dropouts.count,), CountAttrs(samples), name="count_samples")
     return dropouts.count, after

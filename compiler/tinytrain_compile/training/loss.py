@@ -1,4 +1,4 @@
-"""Appends the loss to a forward graph, without the activation at its end that the loss may contain already."""
+"""Appending of the loss to a forward graph, without a trailing activation that the loss already contains."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from tinytrain_compile.ops.shape import ReduceAttrs, TransposeAttrs
 from tinytrain_compile.training.optimizer import TrainingOptions
 
 LEAST, MOST = 1e-30, 1.0 - 2.0**-24
-"""Between these a probability may lie whose logarithm is taken."""
+"""Bounds of a probability whose logarithm is taken."""
 BCE_OF_PROBABILITIES = "loss: bce of the output as it is: it holds probabilities"
 BCE_OF_SCORES = "loss: bce is of scores (logits): the loss has a sigmoid in it"
 
 
 @dataclass(frozen=True)
 class AppendedLoss:
-    """The loss value, the labels it reads, the value that it judges, and remarks for the user.
+    """The loss value, the labels and the value that it reads, and remarks for the user.
 
-    terms: what of it makes the loss of a batch. Where that divides by the weights of all labels, the sum is the loss.
+    terms: how it becomes the loss of a batch. If that divides by the weights of all labels, the value is the sum.
     """
 
     loss: Value
@@ -40,9 +40,9 @@ class AppendedLoss:
 
 
 def append_loss(builder: GraphBuilder, model: ImportedModel, options: TrainingOptions) -> AppendedLoss:
-    """Emit the loss nodes behind the graph's output; CompileError E0304 when loss and output do not match.
+    """Emit the loss nodes after the graph's output; CompileError E0304 when loss and output do not match.
 
-    No loss is of truth values or integers: nothing can be learnt through them.
+    There is no loss of truth values or integers, which have no gradients.
     """
     asked = options.loss
     output = model.graph.outputs[0]
@@ -74,7 +74,8 @@ def append_loss(builder: GraphBuilder, model: ImportedModel, options: TrainingOp
 
 
 def _scores_of(builder: GraphBuilder, output: Value) -> Value:
-    """Return log p - log(1 - p): the number whose sigmoid is p. p is kept off 0 and 1, where a logarithm has no end."""
+    """Return log p - log(1 - p): the number whose sigmoid is p. p is kept away from 0 and 1, where a logarithm is
+    infinite."""
     p = builder.emit("Clip", (output,), ClipAttrs(LEAST, MOST), name="probability")
     one = builder.constant("one", np.ones((), np.float32))
     odds = (builder.emit("Log", (p,), name="log_p"), builder.emit("Sub", (one, p), name="rest"))
@@ -82,7 +83,7 @@ def _scores_of(builder: GraphBuilder, output: Value) -> Value:
 
 
 def _default_loss(model: ImportedModel, end: End) -> tuple[str, tuple[str, ...]]:
-    """Return the loss that the end of the model speaks for, and a note that says so."""
+    """Return the loss that the end of the model implies, and a note that says so."""
     shape = model.output_shape
     if end.op == "Sigmoid":
         return "bce", ("loss: bce, the default behind a Sigmoid: labels are 0 or 1, one for each output",)
@@ -112,7 +113,7 @@ def _cross_entropy(builder: GraphBuilder, model: ImportedModel, end: End, notes:
 
 
 def _class_axis(model: ImportedModel, end: End) -> int:
-    """Return the axis of the graph's output that the classes are on: that of a softmax at the end, else ONNX axis 1."""
+    """Return the axis of the classes in the graph's output: that of a softmax at the end, else ONNX axis 1."""
     axis = end.axis()
     rest = [onnx for index, onnx in enumerate(model.output_perm) if index != axis]
     usual = model.output_perm.index(_classes_at(model.output_shape))
@@ -120,7 +121,7 @@ def _class_axis(model: ImportedModel, end: End) -> int:
 
 
 def _classes_at(shape: tuple[int, ...]) -> int:
-    """Return the ONNX axis of classes: 1, but for scores of each time step of one sample: (time, 1, classes)."""
+    """Return the ONNX axis of classes: 1, except for scores of each time step of one sample: (time, 1, classes)."""
     return 2 if len(shape) == 3 and shape[0] > 1 and shape[1] == 1 else 1
 
 
@@ -170,7 +171,7 @@ def _pair_loss(builder: GraphBuilder, model: ImportedModel, own: ImportedLoss) -
 
 
 def _written_loss(own: ImportedLoss, written: WrittenLoss, output: Value, options: TrainingOptions) -> AppendedLoss:
-    """Return the nodes of the file, which are in the graph already; E0304 where they say nothing about the batch."""
+    """Return the loss nodes of the file, which are in the graph already; E0304 if they do not define a batch's loss."""
     if own.reduction == "other" and options.sums:
         what = f"{own.origin!r} of the model is no mean or sum over samples: a batch has another loss than its samples"
         try_ = "leave --batch out, or add --accumulate inplace"
@@ -201,7 +202,7 @@ def _own_terms(own: ImportedLoss, sums: bool) -> LossTerms:
 
 @dataclass(frozen=True, eq=False)
 class End:
-    """An output, the activation whose numbers it is (None if none), and the nodes that move these to where they are."""
+    """An output, the activation that makes its numbers (None if there is none), and the nodes that move these."""
 
     output: Value
     activation: Node | None = None
@@ -213,8 +214,7 @@ class End:
         return "" if self.activation is None else self.activation.op
 
     def axis(self) -> int | None:
-        """Return the axis of the output that a softmax is along; None if it has become a part of another, or for a
-        sigmoid."""
+        """Return the output's axis of a softmax; None if it has become a part of another axis, or for a sigmoid."""
         node = self.activation
         if node is None or not isinstance(node.attrs, AxisAttrs):
             return None
@@ -230,8 +230,7 @@ class End:
 
 
 def end_of(graph: Graph, output: Value) -> End:
-    """Return what an output ends in. The clamp of its storage is no obstacle: the loss is of the number in front of
-    it."""
+    """Return the end of an output. The clamp of its storage is skipped: the loss reads the number before it."""
     makers, views = graph.producers(), list[Node]()
     node = makers.get(output.name)
     while node is not None and (has_trait(node.op, "clamps") or has_trait(node.op, "rearranges")):
@@ -244,7 +243,7 @@ def end_of(graph: Graph, output: Value) -> End:
 
 
 def is_probability(graph: Graph, output: Value) -> bool:
-    """Tell whether every number of an output is one from 0 to 1: of a sigmoid or softmax, moved, picked or averaged."""
+    """Tell whether every number of an output is from 0 to 1: of a sigmoid or softmax, moved, picked or averaged."""
     makers = graph.producers()
     node = makers.get(output.name)
     while node is not None and (has_trait(node.op, "between") or _is_mean(node)):
@@ -254,7 +253,7 @@ def is_probability(graph: Graph, output: Value) -> bool:
 
 
 def _is_mean(node: Node) -> bool:
-    """Tell whether a node sums and divides by how many it sums."""
+    """Tell whether a node computes a mean: a sum divided by the number of its terms."""
     if not isinstance(node.attrs, ReduceAttrs):
         return False
     count = math.prod(node.inputs[0].shape[axis] for axis in node.attrs.axes)
@@ -262,9 +261,9 @@ def _is_mean(node: Node) -> bool:
 
 
 def absorb(builder: GraphBuilder, end: End, axis: int | None = None) -> tuple[Value, tuple[str, ...]]:
-    """Return the value before a trailing activation that the loss contains already; the output itself if there is none.
+    """Return the value before a trailing activation that the loss already contains; the output itself if there is none.
 
-    An activation that the loss does not contain stays, and a note says what that means. axis: of the classes of a
+    An activation that the loss does not contain stays, and a note explains that. axis: of the classes of a
     cross entropy, which contains a softmax; None: bce, which contains a sigmoid.
     """
     node = end.activation
@@ -283,7 +282,7 @@ def absorb(builder: GraphBuilder, end: End, axis: int | None = None) -> tuple[Va
 
 
 def _in_shape(axis: int, before: tuple[int, ...], after: tuple[int, ...]) -> int | None:
-    """Return where an axis lies after a Reshape that only adds and removes axes of size 1; None after any other."""
+    """Return the index of an axis after a Reshape that only adds and removes axes of size 1; None after any other."""
     kept, found = ([index for index, dim in enumerate(shape) if dim > 1] for shape in (before, after))
     if axis not in kept or [before[index] for index in kept] != [after[index] for index in found]:
         return None

@@ -1,8 +1,8 @@
 """Weight gradients from low-rank copies of activations (docs/activations.md).
 
-Where a layer is to keep its input x in subspaces, the forward pass gets a step of the subspace iteration for each mode
-and the core of x in the new subspaces; the weight's gradient reads only these. Everything else of the step stays as it
-is: the forward pass and the gradient of the data do not see the difference.
+If a layer is to keep its input x in subspaces, the forward pass gets a step of the subspace iteration for each mode and
+the core of x in the new subspaces; the weight's gradient reads only these. The rest of the step does not change,
+neither the forward pass nor the gradient of the data.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from tinytrain_compile.ops.names import operand
 from tinytrain_compile.ops.subspace import GroupAttrs, ModeAttrs
 
 Integers = Literal["in subspaces", "expanded"] | None
-"""Of an int8 network: a gradient may read the copy after it was expanded in all modes, which becomes int8 again. It is
-computed in the subspaces, in float32, where that is better, or never: without an FPU a float32 multiply-accumulate
-takes 26 times as long as one of int8."""
+"""Low-rank gradients of an int8 network, which may read the copy expanded in all modes, as int8 again. "in subspaces":
+computed there in float32 if that is better; "expanded": never there. Without an FPU a float32 multiply-accumulate takes
+26 times as long as one of int8."""
 
 
 @dataclass
@@ -46,11 +46,11 @@ def with_low_rank(
     seed: int,
     integer: Integers = None,
 ) -> LowRankNodes:
-    """Take the backward pass out of the builder, with other gradients of weights. wanted: by the name of a parameter's
-    gradient.
+    """Take the backward pass out of the builder, with low-rank gradients of weights. wanted: by the name of a
+    parameter's gradient.
 
-    Only gradients that read what the forward pass computes, or the input, are replaced: not those whose channels are
-    cut out first.
+    Only gradients that read values of the forward pass, or the input, are replaced: not those whose channels are cut
+    out first.
     """
     backward, builder.nodes = builder.nodes, []
     made = {value.name: node for node in backward for value in node.outputs}
@@ -72,14 +72,14 @@ def with_low_rank(
 
 
 def keep_subspaces(builder: GraphBuilder, updates: Iterable[tuple[Value, Value]]) -> list[tuple[Value, Value]]:
-    """Emit what makes this step's subspaces those of the state: (subspace, its new content)."""
+    """Emit the nodes that store this step's subspaces in the state; return (subspace, its new content) pairs."""
     return [(u, builder.emit("KeepSubspace", (u, new), name=f"{u.name}.kept", origin=new.origin)) for u, new in updates]
 
 
 def _makers(made: Mapping[str, Node], gradient: str) -> list[Node]:
-    """Return the nodes that make a parameter's gradient; made: what makes each value of the backward pass.
+    """Return the nodes that make a parameter's gradient; made: producer of each value of the backward pass.
 
-    Between them there may be sums, of several uses, and other arrangements.
+    Sums of several uses, and rearrangements, may come between.
     """
     node = made.get(gradient)
     if node is None:
@@ -91,7 +91,7 @@ def _makers(made: Mapping[str, Node], gradient: str) -> list[Node]:
 
 
 def _insert(forward: list[Node], x: Value, copies: Sequence[Node]) -> None:
-    """Insert nodes right after what makes x."""
+    """Insert nodes right after the producer of x."""
     place = next((i + 1 for i, node in enumerate(forward) if x in node.outputs), 0)
     forward[place:place] = copies
 
@@ -121,7 +121,7 @@ class _Rewrite:
         return self._builder.emit(op, inputs, attrs, f"{self._node.name}.{what}", self._node.origin)
 
     def _taken(self, first: int) -> list[Node]:
-        """Return the nodes that were emitted since there were `first` of them, taken out of the builder."""
+        """Take the nodes from number `first` on out of the builder, and return them."""
         nodes = self._builder.nodes[first:]
         del self._builder.nodes[first:]
         return nodes
@@ -152,7 +152,7 @@ class _Rewrite:
         return self._emit("ModeProduct", (value, self._subspaces[attrs.axis]), attrs, what)
 
     def gradient(self) -> list[Node]:
-        """Return the nodes that make the gradient of the core, the last one with the results of the node that it
+        """Return the nodes that make the gradient of the core; the last one has the results of the node that it
         replaces."""
         first, node = len(self._builder.nodes), self._node
         core, dy, attrs = self._core, operand(node, "dy"), node.attrs
@@ -171,8 +171,8 @@ class _Rewrite:
         return [*nodes[:-1], replace(nodes[-1], name=node.name, outputs=node.outputs)]
 
     def gradient_of_expanded(self) -> list[Node]:
-        """Return the nodes that expand the core in all modes, the shortest products first, and the node that was
-        there."""
+        """Return the nodes that expand the core in all modes, the shortest products first, and the original gradient
+        node."""
         first, node, core = len(self._builder.nodes), self._node, self._core
         for axis in outward(self._reduced, self._x.shape):
             wide = self._how.wide.get(axis)
@@ -182,8 +182,8 @@ class _Rewrite:
         return [*self._taken(first), replace(node, inputs=inputs)]
 
     def integer_gradient(self, integer: Integers) -> list[Node]:
-        """Return the gradient in the subspaces, if it may be, takes fewer multiply-accumulates and no more bytes on the
-        way than the input, expanded to int8; of an int8 copy the one that gives int8 back."""
+        """Return the gradient in the subspaces if it is permitted, needs fewer multiply-accumulates, and no more
+        intermediate bytes than the expanded int8 input; else that from the expanded copy."""
         if self._how.steps or integer == "expanded":
             return self.gradient_of_expanded()
         *before, last = self.gradient_of_expanded()
@@ -196,8 +196,8 @@ class _Rewrite:
         return self.gradient_of_expanded()
 
     def _bytes_between(self, nodes: Sequence[Node]) -> int:
-        """Count bytes of all that a gradient in the subspaces makes before its last node, the error in float32 included
-        if the gradient of the core reads that."""
+        """Count the bytes of all intermediate results of a gradient in the subspaces, including the error in float32 if
+        the gradient of the core reads that."""
         dy = operand(self._node, "dy")
         made = [value for node in nodes[:-1] for value in node.outputs]
         made += [dy for node in nodes if has_trait(node.op, "weight_gradient") and dy in node.inputs]
@@ -214,8 +214,8 @@ class _Rewrite:
         self._emit("SubspaceGradWeight", (inner, self._subspaces[channels]), GroupAttrs(groups), "of_weight")
 
     def _cheaper_below(self, dy: Value, shrinking: Sequence[int]) -> bool:
-        """Tell whether a 1x1 convolution's dy is taken into the subspaces of rows and columns, rather than the core
-        out."""
+        """Tell whether a 1x1 convolution's dy is taken into the subspaces of rows and columns, instead of expanding the
+        core."""
         down = [(axis, self._reduced[axis]) for axis in shrinking]
         up = [(axis, self._x.shape[axis]) for axis in reversed(shrinking)]
         below, small = _chain_macs(dy.shape, down)
@@ -224,12 +224,12 @@ class _Rewrite:
         return below + math.prod(small) * channels < above + dy.elements * channels
 
     def kept(self, nodes: Sequence[Node]) -> KeptActivation:
-        """Return what the report says of it."""
+        """Return the report's data on the gradient."""
         x, node = self._x, self._node
         sizes = sum(value.size_bytes for value in self._subspaces.values())
         fixed, integer = self._how.kind == "subspace", bool(self._how.steps)
         shape = x.shape
-        if integer:  # two matrices of int8, one for each way; for each row of them a factor, and a bias of channels
+        if integer:  # two int8 matrices, one per direction; each row has a factor, and those of channels a bias
             rows = {axis: 9 if axis == len(shape) - 1 else 5 for axis in self._reduced}
             sizes = sum(2 * r * shape[axis] + rows[axis] * (r + shape[axis]) for axis, r in self._reduced.items())
         return KeptActivation(
@@ -253,8 +253,8 @@ def _macs(node: Node) -> int:
 
 
 def _chain_macs(shape: tuple[int, ...], steps: Sequence[tuple[int, int]]) -> tuple[int, list[int]]:
-    """Count the multiply-accumulates of products along axes, one after another, which get these lengths; and the shape
-    behind them."""
+    """Count the multiply-accumulates of successive products along axes, which get these lengths; and return the final
+    shape."""
     found, total = [*shape], 0
     for axis, length in steps:
         total += math.prod(found) * length

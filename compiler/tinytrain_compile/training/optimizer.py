@@ -1,4 +1,4 @@
-"""User's choices about training, and the optimizer: updates of parameters, or sums and a later apply."""
+"""The user's choices about training, and the optimizer: updates of parameters, or sums and a later apply."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class TrainingOptions(Settings):
     accumulate: "exact" sums gradients over the batch; "inplace" updates with every sample, at learning rate / batch.
     micro_batch: samples of one step, a divisor of the batch; 1 unless gradients are summed.
     dropout: the seed of its masks; None leaves every Dropout out.
-    seed: of the subspaces that low-rank activations begin with.
-    clip_norm: the largest norm that a gradient keeps; None: any. clip_per: of all trained tensors together, or of those
-    of each layer.
+    seed: of the first subspaces of low-rank activations.
+    clip_norm: the largest norm of a gradient; None: no limit. clip_per: of all trained tensors together, or of each
+    layer's.
     integer: whether the graph is rewritten to int8, so that low-rank copies may be made int8 again. fpu: whether the
-    core has one; else they always are.
-    initial: first values of the optimizer's state by parameter and kind, where they are not 0.
+    core has one; if not, they always are.
+    initial: first values of the optimizer's state by parameter and kind, if not 0.
     """
 
     loss: str | None = None
@@ -54,18 +54,18 @@ class TrainingOptions(Settings):
 
     @property
     def in_place(self) -> bool:
-        """Tell whether the samples of a batch are steps of their own."""
+        """True if every sample of a batch is a separate update."""
         return self.accumulate == "inplace" and self.batch > 1
 
     @property
     def sums(self) -> bool:
-        """Tell whether gradients are summed over the samples of a batch."""
+        """True if gradients are summed over the samples of a batch."""
         return self.batch > 1 and not self.in_place
 
 
 @dataclass
 class Optimizer:
-    """Collects state, accumulators and updates while it emits nodes."""
+    """Emitter of the updates' nodes; it collects state, accumulators and updates."""
 
     builder: GraphBuilder
     options: TrainingOptions
@@ -113,7 +113,7 @@ class Optimizer:
             self.updates.append((state, after))
 
     def update(self, gradients: Sequence[tuple[Value, Value]], forward: Iterable[Node]) -> None:
-        """Emit the updates of parameters by their gradients, clipped by layers of the forward pass if asked for."""
+        """Emit the updates of parameters by their gradients, clipped by layers of the forward pass if requested."""
         summed = [(parameter, self._summed(parameter, gradient)) for parameter, gradient in gradients]
         o = self.options
         if o.clip_norm is None:
@@ -173,7 +173,7 @@ class Optimizer:
         return self._state(f"{parameter.name}.{kind}", data)
 
     def _shared_state(self, shared: SharedState | None) -> Value | None:
-        """Return what the updates of all parameters read; its tick is emitted once. None: there is no such state."""
+        """Return the state that the updates of all parameters read, None if there is none; emit its tick once."""
         if self._shared is None and shared is not None:
             before, (op, attrs, name) = self._state(shared.name, shared.first), shared.tick
             after = self.builder.emit(op, (before,), attrs, name=name, phase=self._phase)

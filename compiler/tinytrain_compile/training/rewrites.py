@@ -1,12 +1,12 @@
-"""Rewrites of a training step: what frozen weights imply, masks of clips, gradients of splits, fused updates.
+"""Rewrites of a training step: folding of frozen weights, masks of clips, gradients of splits, fused updates.
 
-1. What follows from frozen weights alone is computed at compile time, not in every step.
-2. A clip keeps its output only if somebody else keeps it too; otherwise one bit per element does.
+1. Values that depend only on frozen weights are computed at compile time, not in every step.
+2. A clip keeps its output only if another node keeps it too; otherwise one bit per element suffices.
 3. The gradient of a split is one Concat, instead of a sum of its pieces that are each embedded in zeros: reverse mode
-   meets the pieces one by one; where in the end they tile the whole, adding zeros only costs bytes and time.
+   meets the pieces one by one; if they tile the whole in the end, adding zeros only costs bytes and time.
 4. A weight gradient is never stored if one node can compute each element and update the parameter with it. An update
-   overwrites a weight that the data gradient of its layer still reads. A stored gradient can wait for that and let go
-   of what it was made of; a fused one cannot. So it is stored if it is smaller than what would have to wait.
+   overwrites a weight that the data gradient of its layer still reads. A stored gradient can wait for that and free its
+   operands; a fused one cannot. So it is stored if it is smaller than the operands that would have to wait.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ def _is_frozen(node: Node, arrays: Mapping[str, Array], kept: Collection[str]) -
 # ---- masks of clips ------------------------------------------------------------------------------------------------
 
 BITS = 8
-"""Bits of a mask in what an element of a kept value takes, at least."""
+"""Least bits of an element of a kept value, so that a mask takes at most 1 / BITS of its bytes."""
 
 
 def keep_masks(builder: GraphBuilder, forward: list[Node], backward: list[Node]) -> tuple[list[Node], list[Node]]:
     """Replace ClipGrad(dy, y) by MaskedGrad(dy, ClipMask(y)) wherever no other backward node reads y.
 
-    Returns the forward nodes (with masks right behind the clips) and the backward nodes.
+    Returns the forward nodes (with masks right after the clips) and the backward nodes.
     """
     kept = _kept_by_others(forward, backward)
     masks: dict[str, Node] = {}
@@ -93,8 +93,8 @@ def keep_masks(builder: GraphBuilder, forward: list[Node], backward: list[Node])
 def _kept_by_others(forward: list[Node], backward: list[Node]) -> set[str]:
     """Return values that a backward node other than a ClipGrad reads, directly or through a view.
 
-    Not if only some of its channels are (Slices, which run in the forward pass, as scores do): those and the bits take
-    less.
+    Values of which only some channels are read do not count (by Slices, which run in the forward pass, as scores do):
+    those channels and the bits take less.
     """
     base: dict[str, str] = {}
     for node in (*forward, *backward):
@@ -120,8 +120,7 @@ def _kept_by_others(forward: list[Node], backward: list[Node]) -> set[str]:
 
 
 def join_pieces(train: TrainGraph) -> TrainGraph:
-    """Return the same step with such sums of float32 as Concats (what was -0 + 0 keeps its sign); itself if there are
-    none."""
+    """Return the step with such float32 sums as Concats (a former -0 + 0 keeps its sign); itself if there are none."""
     graph = train.graph
     made = graph.producers()
     found = {node.name: joined for node in graph.nodes if (joined := _joined(node, made)) is not None}
@@ -157,7 +156,7 @@ def _joined(node: Node, made: Mapping[str, Node]) -> Node | None:
 
 
 def _pieces(value: Value, made: Mapping[str, Node]) -> list[tuple[Value, tuple[int, ...]]] | None:
-    """Return (piece, where it begins) of everything that is summed up in a value; None if something else is."""
+    """Return (piece, its start) of all pieces summed up in a value; None if other terms are summed too."""
     node = made.get(value.name)
     if node is None:
         return None
@@ -174,8 +173,7 @@ def _pieces(value: Value, made: Mapping[str, Node]) -> list[tuple[Value, tuple[i
 
 @dataclass(frozen=True)
 class _Fusing:
-    """Nodes that become one with an update: the node that makes its gradient and, where there is one, that of its
-    squares."""
+    """Nodes to fuse with an update: the producer of its gradient and, if there is one, that of its squares."""
 
     gradient: Node
     squares: Node | None = None
@@ -186,10 +184,10 @@ class _Fusing:
 
 
 def fuse_updates(train: TrainGraph) -> TrainGraph:
-    """Return the same step with such nodes, by the names of the updates; itself if there are none.
+    """Return the step with fused nodes, which keep the names of the updates; itself if there are none.
 
-    Two nodes stay where something else reads the gradient or adds to it (a parameter with several uses), where one of
-    them has a kernel of the user, and where storing the gradient takes less memory.
+    Two nodes stay separate if another node reads the gradient or adds to it (a parameter with several uses). They also
+    do if one of them has a kernel of the user, or if storing the gradient takes less memory.
     """
     graph = train.graph
     found = _found(graph)
@@ -208,7 +206,7 @@ def fuse_updates(train: TrainGraph) -> TrainGraph:
 
 
 def _unused(graph: Graph, name: str) -> str:
-    """Return the name, or one like it that no value of the graph has."""
+    """Return the name, or a similar unused one."""
     taken = {value.name for node in graph.nodes for value in (*node.inputs, *node.outputs)}
     while name in taken:
         name += ".2"
@@ -216,7 +214,7 @@ def _unused(graph: Graph, name: str) -> str:
 
 
 def _found(graph: Graph) -> Mapping[str, _Fusing]:
-    """Return what becomes one node with an update, by its name."""
+    """Return the nodes to fuse with each update, by the update's name."""
     makers = graph.producers()
     readers: dict[str, list[Node]] = {}
     for node in graph.nodes:
@@ -244,9 +242,10 @@ def _found(graph: Graph) -> Mapping[str, _Fusing]:
 def _waiting_bytes(
     graph: Graph, gradient: Node, update: Node, readers: Mapping[str, Sequence[Node]], order: Dependencies
 ) -> int:
-    """Count the bytes of the gradient's operands that must wait for other readers of what the update overwrites.
+    """Count the bytes of the gradient's operands that must wait for other readers of the overwritten parameter.
 
-    Those readers that come before the gradient in any order do not count, and what they read themselves is there.
+    Readers that come before the gradient in every order do not count, nor do operands that these readers need
+    themselves.
     """
     overwritten = {update.inputs[source].name for _, source in alias_of(update)}
     others = [node for name in overwritten for node in readers[name] if node is not update]
@@ -263,7 +262,7 @@ def _distinct(values: Sequence[Value]) -> list[Value]:
 
 
 def _fused(fusing: _Fusing, update: Node, zero: Value | None) -> list[Node]:
-    """Return the node that does it all, behind that of the zeros to which it adds squares."""
+    """Return the fused node, after the node that makes the zeros to which it adds squares."""
     gradient, squares = fusing.gradient, fusing.squares
     attrs = FusedUpdateAttrs(gradient.op, update.op, gradient.attrs, update.attrs, squares is not None)
     before, after = (*update.inputs[: attrs.place], *gradient.inputs), update.inputs[attrs.place + 1 :]

@@ -1,7 +1,7 @@
-"""The forward graph for several samples at once: axis 0 of all that depends on the input is so many times as long.
+"""The forward graph for several samples at once: axis 0 of all values that depend on the input grows by their number.
 
-Samples lie one behind the other in every tensor, and no operator may mix them: what an operator does to several is what
-it does to each. Each says so by `OpDef.samples`, and shapes are inferred anew, so that what cannot be is refused.
+Samples follow one another in every tensor, and no operator may mix them: it must treat several like each alone.
+`OpDef.samples` declares that, and shapes are inferred again, so invalid cases are rejected.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tinytrain_compile.ops.shape import ExpandAttrs
 
 
 class SamplesMixError(ValueError):
-    """A model that has no meaning, or another one, for several samples at once."""
+    """Raised for a model that several samples at once would make invalid, or change."""
 
 
 def for_samples(model: ImportedModel, count: int) -> ImportedModel:
@@ -50,7 +50,7 @@ def _longer(value: Value, count: int) -> Value:
 
 
 def repeated(node: Node, known: dict[str, Value], count: int) -> Node:
-    """Return a node for so many samples: its results are as many times as long, or it is refused."""
+    """Return a node for `count` samples, with results `count` times as long. SamplesMixError if that is impossible."""
     where = f"{node.origin or node.name} ({node.op})"
     definition = op_def(node.op)
     computed = [value for value in node.inputs if value.name in known]
@@ -69,8 +69,7 @@ def repeated(node: Node, known: dict[str, Value], count: int) -> Node:
 
 
 def _lifts(node: Node, computed: list[Value]) -> bool:
-    """Tell whether broadcasting gives a computed operand a new first axis, behind which its samples would come to
-    lie."""
+    """Tell whether broadcasting gives a computed operand a new first axis, which would no longer be its samples'."""
     rank = len(node.outputs[0].shape)
     broadcasts = has_trait(node.op, "elementwise") or isinstance(node.attrs, ExpandAttrs)
     return broadcasts and any(len(value.shape) < rank for value in computed)

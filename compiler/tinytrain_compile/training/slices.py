@@ -1,4 +1,4 @@
-"""Splits weights of which only some channels are updated into an arena part and a flash part."""
+"""Splitting of weights of which only some channels are updated into an arena part and a flash part."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def split_weights(
 ) -> tuple[list[Node], dict[str, Value], list[ChosenLayer]]:
     """Rewrite the nodes that read a sliced weight.
 
-    Returns them, the arena part of every sliced weight, and those of which the device chooses the channels. E0302 if
-    the loss itself reads a sliced weight, as a penalty does.
+    Returns these nodes, the arena part of every sliced weight, and the weights of which the device chooses the
+    channels. E0302 if the loss itself reads a sliced weight, as a penalty does.
     """
     _expect_unread(model, slices)
     parts: dict[str, tuple[tuple[Value, ...], Split]] = {}
@@ -52,7 +52,7 @@ def split_weights(
 
 
 def _expect_unread(model: ImportedModel, slices: Mapping[str, ChannelSlice]) -> None:
-    """Raise E0302 if the loss that the file writes out reads a sliced weight."""
+    """Raise E0302 if the file's own loss reads a sliced weight."""
     written = None if model.loss is None else model.loss.written
     for node in () if written is None else written.nodes:
         for value in node.inputs:
@@ -62,7 +62,7 @@ def _expect_unread(model: ImportedModel, slices: Mapping[str, ChannelSlice]) -> 
 
 
 def _chosen(builder: GraphBuilder, name: str, part: Value, whole: Value, split: Split) -> ChosenLayer:
-    """Return a layer that has the channels of the split at first, in their order."""
+    """Return a layer that begins with the channels of the split, in their order."""
     places = np.full(split.total, -1, np.int32)
     places[list(split.channels)] = np.arange(len(split.channels), dtype=np.int32)
     scores = builder.constant(f"{name}.scores", np.zeros(split.total, np.float32))
@@ -72,7 +72,7 @@ def _chosen(builder: GraphBuilder, name: str, part: Value, whole: Value, split: 
 def _cut(
     builder: GraphBuilder, weight: Value, data: Array, piece: ChannelSlice, scaled: str
 ) -> tuple[Value, Value, Split]:
-    """Return the updated part, the frozen part, and where they lie. scaled: the axis that has a scale for each
+    """Return the updated part, the frozen part, and their channels. scaled: the axis that has a scale for each
     channel."""
     axis = channel_axis(piece.axis, data.ndim)
     split = Split(piece.axis, piece.channels, data.shape[axis], piece.on_device)
