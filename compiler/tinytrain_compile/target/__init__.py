@@ -1,1 +1,1 @@
-"""Targets: what the compiler knows about a core, its board in QEMU, and boards that people have."""
+"""Targets: data on a core, its machine in QEMU, and real boards."""

@@ -1,4 +1,4 @@
-"""Boards: where the memories of a part lie, and what they leave to models. A board is a target on one of our cores."""
+"""Boards: addresses of a part's memories, and the bytes left for models. A board is a target on one of our cores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tinytrain_compile.files.user_file import Table
 from tinytrain_compile.target.model import Board, BoardMemory, Core, MemoryBank, Region, Target
 
 CORE_KEY = "core_target"
-"""The key that a board's file has and a core's has not."""
+"""The key that is in a board's file but not in a core's."""
 
 
 def board_target(root: Table, core: Target) -> Target:
@@ -48,9 +48,9 @@ def board_target(root: Table, core: Target) -> Target:
 
 
 def with_reserve(target: Target, reserve_bytes: int) -> Target:
-    """Return the same board with so many bytes for what is not the model.
+    """Return the board with `reserve_bytes` for everything except the model.
 
-    Of a memory too small, less than nothing is left.
+    If a memory is too small, its rest is negative.
     """
     board = target.board
     assert board is not None, "only a board has a reserve"
@@ -61,13 +61,13 @@ def with_reserve(target: Target, reserve_bytes: int) -> Target:
 
 
 def _left(banks: Sequence[MemoryBank], memories: Sequence[BoardMemory]) -> tuple[MemoryBank, ...]:
-    """Return the planner's memories with what is left of the board's."""
+    """Return the planner's memories with the sizes left on the board."""
     pairs = zip(banks, memories, strict=True)
     return tuple(replace(bank, size_bytes=memory.model_bytes) for bank, memory in pairs)
 
 
 def _kept_back(memories: tuple[BoardMemory, ...], ram: Table, root: Table) -> tuple[BoardMemory, ...]:
-    """Return the memories with what stack and reserve take of two of them, or of one."""
+    """Return the memories with the bytes of stack and reserve set in two of them, or in one."""
     stack, stack_bytes = ram.text("stack"), ram.integer("stack_bytes", low=8)
     reserve, reserve_bytes = ram.text("reserve"), ram.integer("reserve_bytes", low=1)
     ram.finish()
@@ -86,7 +86,7 @@ def _kept_back(memories: tuple[BoardMemory, ...], ram: Table, root: Table) -> tu
 
 
 def _memory(table: Table) -> tuple[BoardMemory, MemoryBank]:
-    """Return a memory as the manual has it, and as the planner does."""
+    """Return a memory in the form of the manual, and in that of the planner."""
     name = table.text("name")
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise table.error("name", "must be lower-case letters, digits and underscores")
@@ -105,7 +105,7 @@ def _memory(table: Table) -> tuple[BoardMemory, MemoryBank]:
 
 
 def _flash(table: Table) -> tuple[Region, int]:
-    """Return what an application has of the flash, and what of that models may not have."""
+    """Return an application's region of the flash, and the bytes of it that models may not use."""
     origin, size = table.integer("origin"), table.integer("size_bytes", low=1)
     boot, reserve = table.integer("boot_bytes"), table.integer("reserve_bytes")
     table.finish()
@@ -117,7 +117,7 @@ def _flash(table: Table) -> tuple[Region, int]:
 def _core(table: Table, core: Core) -> Core:
     """Return the core at the board's clock.
 
-    Without a figure of what a cycle takes, the core's own stands, with its source.
+    Without a figure for the energy of a cycle, the core's own is kept, with its source.
     """
     clock, source = table.integer("clock_mhz", low=1), table.text("pj_source")
     energy = table.integer("pj_per_cycle", low=1) if table.has("pj_per_cycle") else None

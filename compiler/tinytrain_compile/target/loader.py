@@ -65,7 +65,7 @@ def load_target(name_or_path: str) -> Target:
 
 
 def _way(name: str) -> str:
-    """Return what to do about an unknown target."""
+    """Return advice on an unknown target."""
     boards = _boards_with(name)
     if boards:
         return f"choose a board with such a part ({', '.join(boards)}), or the core of yours (--list-targets)"
@@ -76,7 +76,7 @@ def _way(name: str) -> str:
 
 
 def _boards_with(part: str) -> list[str]:
-    """Return the boards whose part has a name that begins like this, or an order code of the part does."""
+    """Return the boards whose part, or an order code of it, has a name that begins like this."""
     plain = re.sub("[^a-z0-9]", "", part.lower())
     if len(plain) < _SHORTEST_PART:
         return []
@@ -125,12 +125,12 @@ def _core_target(root: Table) -> Target:
 
 
 def _is_cross(root: Table) -> bool:
-    """Tell whether the file is about a device, not about the machine that compiles."""
+    """Tell whether the file describes a device, not the compiling machine."""
     return any(root.has(key) for key in ("toolchain", "architecture", "qemu")) or bool(_machine_flags(root))
 
 
 def _toolchain(root: Table) -> tuple[Toolchain, Architecture]:
-    """Return who compiles for the core, and the instruction set that it compiles for."""
+    """Return the core's toolchain, and the instruction set to compile for."""
     known = list_toolchains()
     if not root.has("toolchain"):
         raise root.error("toolchain", f"is missing: name who compiles for the core, one of {', '.join(known)}")
@@ -229,7 +229,7 @@ def _check(target: Target, root: Table) -> None:
 
 
 # ---- toolchains ------------------------------------------------------------------------------------------------------
-# Toolchains: the programs that build and run code for a device, as targets/toolchains describes them.
+# Toolchains: the programs that build and run code for a device, as described in targets/toolchains.
 
 
 def list_toolchains() -> tuple[str, ...]:
@@ -239,7 +239,7 @@ def list_toolchains() -> tuple[str, ...]:
 
 @cache
 def load_toolchain(name: str) -> Toolchain:
-    """Return a toolchain by a name that list_toolchains has. Errors: E0103 for a file that does not describe one."""
+    """Return a toolchain by a name from list_toolchains. Errors: E0103 for a file that does not describe one."""
     return _read_toolchain(
         read_table(data_dir("targets") / TOOLCHAINS / f"{name}.toml", f"{TOOLCHAINS}/{name}.toml", _TOOLCHAIN)
     )
@@ -279,7 +279,7 @@ def _read_toolchain(root: Table) -> Toolchain:
 
 
 def _architectures(root: Table) -> Mapping[str, Architecture]:
-    """Return all that the file names, each with the table of stack bytes that it shares with others."""
+    """Return all architectures of the file, each with its table of stack bytes, which several may share."""
     stacks, found = root.table("library_stack"), root.table("architectures")
     tables = {name: stacks.table(name) for name in stacks.names}
     bytes_of = {name: {function: table.integer(function) for function in table.names} for name, table in tables.items()}

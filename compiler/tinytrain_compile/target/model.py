@@ -8,27 +8,29 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Features:
-    """What kernels may use: instruction sets, and how many registers a tile can spread over."""
+    """Features for kernels: instruction sets, and the number of registers available for a tile."""
 
     dsp: bool
     dual_issue: bool
-    """Two instructions may go at once, so that what waits for the one before it costs more than its instruction."""
+    """True if two instructions may issue at once, so that one that waits for the previous one costs more than
+    itself."""
     mve_int: bool
     mve_float: bool
     fpu: bool
     fma: bool
     gpr: int
-    """General-purpose registers that plain code reaches (8 on Armv6-M)."""
+    """General-purpose registers that plain code can use (8 on Armv6-M)."""
     s_regs: int
     """Single-precision registers; 0 without FPU."""
 
 
 @dataclass(frozen=True)
 class Core:
-    """What computing costs, a model: a thousandth of a cycle is the unit of work, an instruction counts as a cycle.
+    """Modelled costs of computing, in thousandths of a cycle; an instruction counts as a cycle.
 
-    Of a multiply-accumulate by its number format, and of an element that operators without any write; accesses to the
-    first memory are part of these figures. pj_source: who has measured or published pj_per_cycle, or that nobody has.
+    There are figures for a multiply-accumulate, by its number format, and for an element that operators without any
+    write. They include accesses to the first memory. pj_source: who measured or published pj_per_cycle, or that nobody
+    did.
     """
 
     clock_mhz: int
@@ -43,8 +45,8 @@ class Core:
 class MemoryBank:
     """A memory of the board; the first one holds the arena, the others are used if --memory names them.
 
-    bytes_per_us, pj_per_byte: what accesses cost, a model (1 byte/us = 1 MB/s); setup_ns: of every page move to or from
-    it. writable: in every step.
+    bytes_per_us, pj_per_byte: modelled cost of accesses (1 byte/us = 1 MB/s); setup_ns: of every page move to or from
+    it. writable: whether every step may write to it.
     """
 
     name: str
@@ -64,7 +66,7 @@ class Region:
 
     @property
     def end(self) -> int:
-        """The first address behind the region."""
+        """The first address after the region."""
         return self.origin + self.size_bytes
 
 
@@ -79,11 +81,11 @@ class RegisterBits:
 
 @dataclass(frozen=True)
 class QemuBoard:
-    """The QEMU machine that runs the check, and where its image goes.
+    """The QEMU machine that runs the check, and the regions of its image.
 
-    code holds instructions and constants, data the stack, arena and statics, extra what only the check needs.
-    vectors is where the core fetches its first stack pointer; None when that is the start of code. registers: what
-    makes the machine as strict as the core, if it has another one.
+    code holds instructions and constants, data the stack, arena and statics, extra the check's own data. vectors:
+    region from which the core fetches its first stack pointer; None if that is the start of code. registers: settings
+    that make the machine as strict as the core, if it has another one.
     """
 
     machine: str
@@ -120,9 +122,9 @@ class Toolchain:
     """Compiler, C library, emulator and start-up code of one family of cores.
 
     compile_flags belong to every compilation, before those of the core. double_helpers, float_helpers and
-    hidden_helpers are regular expressions for the start of a library function's name: what computes in double, what
-    computes floats without an FPU, and what the call graph does not show. semihosting: options of the emulator. port:
-    the folder in runtime_c/ports.
+    hidden_helpers are regular expressions for the start of a library function's name: those that compute in double,
+    those that compute floats without an FPU, and those missing from the call graph. semihosting: options of the
+    emulator. port: the folder in runtime_c/ports.
     """
 
     name: str
@@ -146,10 +148,10 @@ class Toolchain:
 
 @dataclass(frozen=True)
 class BoardMemory:
-    """A RAM of a board as its manual has it. stack_bytes, reserve_bytes: of it, that the model may not have.
+    """A RAM of a board as described in its manual. stack_bytes, reserve_bytes: bytes of it that the model may not use.
 
-    retained: its content outlives the part's standby. dma: DMA controllers reach it. cached: the core's data cache lies
-    in front of it.
+    retained: its content survives the part's standby. dma: DMA controllers can access it. cached: the core's data cache
+    covers it.
     """
 
     name: str
@@ -162,16 +164,16 @@ class BoardMemory:
 
     @property
     def model_bytes(self) -> int:
-        """What is left for models."""
+        """Bytes left for models."""
         return self.region.size_bytes - self.stack_bytes - self.reserve_bytes
 
 
 @dataclass(frozen=True)
 class Board:
-    """A board that people have: where its memories are. The first memory holds the arena.
+    """A real board and its memories. The first memory holds the arena.
 
-    flash: what an application may have of it, behind a boot stage. flash_reserve_bytes: of that, for what is not the
-    model. sources: of all that. unverified: why less is known than of others, or "".
+    flash: region for an application, after a boot stage. flash_reserve_bytes: bytes of it for everything except the
+    model. sources: of these data. unverified: why less is known than of others, or "".
     """
 
     part: str
@@ -188,12 +190,12 @@ class Board:
 
     @property
     def reserve(self) -> BoardMemory:
-        """The memory that holds everything of the firmware that is not the model's: statics, heap, RTOS."""
+        """The memory that holds the rest of the firmware: statics, heap, RTOS."""
         return next(memory for memory in self.memories if memory.reserve_bytes)
 
     @property
     def flash_bytes(self) -> int:
-        """What models may have of the flash."""
+        """Bytes of flash that models may use."""
         return self.flash.size_bytes - self.flash_reserve_bytes
 
 
@@ -201,10 +203,9 @@ class Board:
 class Target:
     """One core: toolchain, flags, alignment of the arena, stack budget, features, costs, memories, QEMU's machine.
 
-    Without a toolchain it is compiled by this machine's compiler, and gcc_flags is empty; with one, gcc_flags has its
-    flags too. qemu is None if no machine runs the code: it is built and measured, not run.
-    Of a board: name and memories are the board's (what it leaves to models), the rest is that of the core `base`,
-    QEMU's machine too.
+    Without a toolchain this machine's compiler is used, and gcc_flags is empty; with one, gcc_flags has its flags too.
+    qemu is None if no machine runs the code: it is built and measured, not run. For a board, name and memories are the
+    board's (the bytes left for models); the rest, including QEMU's machine, is the core's (`base`).
     """
 
     name: str
@@ -219,11 +220,11 @@ class Target:
     architecture: Architecture | None = None
     qemu: QemuBoard | None = None
     cycle_model: str = ""
-    """How --cycles models it: "table", "llvm-mca:CPU", or "" for no model."""
+    """Model of --cycles for it: "table", "llvm-mca:CPU", or "" for none."""
     base: str = ""
     board: Board | None = None
 
     @property
     def core_name(self) -> str:
-        """The core's own target, by whose name tiles and external kernels know it."""
+        """Name of the core's own target, which tiles and external kernels use."""
         return self.base or self.name
