@@ -1,1 +1,2 @@
-"""Writes the C project: API, planned call sequence, kernels, weights, build file. Text only; nothing is run here."""
+"""Writing of the C project: API, planned call sequence, kernels, weights, build file. Text only; nothing is run
+here."""

@@ -1,4 +1,5 @@
-"""Files for a board: where the model's memories go (a header), and on a Cortex-M a link script with its regions."""
+"""Files for a board: a header with the places of the model's memories, and on a Cortex-M a link script with its
+regions."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def board_files(
     plan: MemoryPlan,
     buffers: Sequence[RuntimeBuffer] = (),
 ) -> dict[str, str]:
-    """Write the files of the board: path in the project -> text; `model` is what the other templates know."""
+    """Write the files of the board: path in the project -> text; `model` has the values of the other templates."""
     board = target.board
     assert board is not None, "only a board has memories of its own"
     prefix = interface.prefix
@@ -44,7 +45,7 @@ def board_files(
 
 
 def has_script(target: Target) -> bool:
-    """Tell whether a project for this target has a link script: boards do whose core has a toolchain of its own."""
+    """Tell whether a project for this target has a link script: it does for boards whose core has its own toolchain."""
     return target.board is not None and target.toolchain is not None
 
 
@@ -53,7 +54,7 @@ def _macro(prefix: str, number: int) -> str:
 
 
 def _buffer(prefix: str, buffer: RuntimeBuffer, memory: str) -> dict[str, Any]:
-    """Describe a buffer of a part: its macro, what that is in front of, and the section that it has for itself."""
+    """Describe a buffer of a part: its macro, the definition after that macro, and its own section."""
     upper = prefix.upper()
     return {
         "what": buffer.what,

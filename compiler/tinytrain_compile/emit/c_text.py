@@ -1,7 +1,7 @@
 """C as text: lines of up to 120 columns, comments, offsets, and identifiers from the user's names.
 
-Kernels come as one line per statement, which is how functions are compared and shared (lower/share.py). The layout
-changes nothing that a C compiler reads but `a - -3`, which becomes `a + 3`.
+Kernels come as one line per statement, since functions are compared and shared in that form (lower/share.py). The
+layout changes nothing for a C compiler except `a - -3`, which becomes `a + 3`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from tinytrain_compile.ir.types import ELEMENT_BYTES, Value
 WIDTH = 120
 """Columns of generated C (.clang-format)."""
 _INDENT = 4
-"""Blanks of a level (IndentWidth in .clang-format)."""
+"""Spaces per level of indentation (IndentWidth in .clang-format)."""
 _SIGNS = re.compile(r"(?<=[\w)\]] )([-+]) -(\d+(?:\.\d+f)?)(?![\w.])")
 _BREAKS = re.compile(r", |; |(?<=\w)\((?=[^)])| (?:&&|\|\||[-+*/%?:=<>&|^]|[<>=!]=|<<|>>) ")
 _KINDS = (", ;", "=", "?", ":", "||", "&&", "| ^ &", "== != < > <= >=", "<< >>", "+ -", "* / %", "(")
-"""What a line may end with, the loosest first."""
+"""Classes of places after which a line may end, the loosest first."""
 _PROSE = re.compile(r" *\* (?=[^\s@])")
-"""A line of a comment that goes on with the sentences of the one before."""
+"""A line of a comment that continues the sentences of the previous line."""
 _OPEN = re.compile(r" *(/\*\*?|\*) (?!@)(?!.*\*/)")
-"""A line of sentences of a comment that does not end there."""
+"""A line of sentences in a comment that continues after it."""
 _LARGEST = 2**31
-"""2147483648 is no int: such a number keeps its sign."""
+"""First number that is not an int: it and larger ones keep their sign."""
 
 
 _RESERVED_WORDS = """
@@ -52,12 +52,13 @@ _INTEGER_TYPE = re.compile(r"u?(int|char)(_?(least|fast))?_?[0-9]+")
 
 
 def readable(source: str) -> str:
-    """Lay out a kernel's text, comment and function, as it stands in a project."""
+    """Lay out a kernel's text, comment and function, for a project."""
     return "".join(f"{line}\n" for text in source.splitlines() for line in _lines(text))
 
 
 def fitted(text: str) -> str:
-    """Lay out what a template gave: break lines that a model's name makes too long; keep one empty line at a time."""
+    """Lay out the output of a template: break lines that a model's name makes too long; keep one empty line at a
+    time."""
     lines = (part for line in _flowing(text.split("\n")) for part in _fitted(line))
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines))
 
@@ -68,7 +69,7 @@ def prototype(declaration: str) -> str:
 
 
 def comment(text: str) -> str:
-    """Lay out a comment, or a line of one: later lines begin with a star below the first one's."""
+    """Lay out a comment, or a line of one: later lines begin with a star below the first line's star."""
     begin = text.lstrip()
     pad = " " * (len(text) - len(begin))
     rest = f"{pad}* " if begin.startswith("*") else f"{pad} * "
@@ -78,8 +79,8 @@ def comment(text: str) -> str:
 def wrapped(line: str) -> Iterator[str]:
     """Break a statement into lines where the fewest brackets are open, as far to the right as fits.
 
-    A line goes on one step deeper than the one that has opened the bracket in which it begins. What follows an operand
-    that takes several lines begins a new one.
+    A continued line is one step deeper than the line that opened the bracket in which it begins. After an operand of
+    several lines, a new line begins.
     """
     own = len(line) - len(line.lstrip())
     places = list(_places(line))
@@ -99,7 +100,7 @@ def wrapped(line: str) -> Iterator[str]:
         for index in range(start, end):
             if line[index] in "([":
                 open_at.append(_Bracket(indent if open_at else own, _is_list(line, index)))
-            elif line[index] in ")]" and open_at:  # else the line goes on with what another one began
+            elif line[index] in ")]" and open_at:  # else the line closes a bracket of another one
                 open_at.pop()
         for bracket in open_at:
             bracket.broken = True
@@ -110,7 +111,8 @@ def wrapped(line: str) -> Iterator[str]:
 
 
 class _Place(NamedTuple):
-    """Where a new line may begin: how many brackets are open there, what is in front (_KINDS), from where to where."""
+    """Place at which a new line may begin: number of open brackets, class of the text before it (_KINDS), end of the
+    old line and start of the new one."""
 
     depth: int
     kind: int
@@ -120,9 +122,9 @@ class _Place(NamedTuple):
 
 @dataclass
 class _Bracket:
-    """An open bracket: how deep the line is that opened it, and whether it holds several operands.
+    """An open bracket: the depth of the line that opened it, and whether it has several operands.
 
-    broken: a line has ended in it. operand: within an operand of several, which then goes on deeper.
+    broken: a line has ended in it. operand: within one of several operands, which then continues deeper.
     """
 
     indent: int
@@ -167,7 +169,7 @@ def _at(indent: int, text: str) -> str:
 
 
 def _flowing(lines: Iterable[str]) -> Iterator[str]:
-    """Let a comment line that is too long continue in the next one, if that is of the same paragraph."""
+    """Let a comment line that is too long continue in the next one, if that is in the same paragraph."""
     rest = ""
     for line in lines:
         if rest and _PROSE.match(line):
@@ -240,12 +242,12 @@ def _places(line: str) -> Iterator[_Place]:
         kind = next(rank for rank, signs in enumerate(_KINDS) if found[0].strip() in signs.split())
         assigned = found[0] == " = " and own + _INDENT + len(line) - found.end() > WIDTH
         if not assigned:
-            choice = found[0] in (" ? ", " : ")  # begins a line, other operators end one
+            choice = found[0] in (" ? ", " : ")  # it begins a line; other operators end one
             yield _Place(depths[found.start()], kind, found.start(), found.start() + 1 if choice else found.end())
 
 
 def c_identifier(text: str) -> str:
-    """Return a valid C identifier that resembles `text`; "m" in front if it would begin with a digit or be reserved."""
+    """Return a valid C identifier that resembles `text`; prefix "m" if it would begin with a digit or be reserved."""
     name = re.sub(r"_{2,}", "_", re.sub(r"[^0-9A-Za-z]+", "_", text)).strip("_")[:60].rstrip("_")
     lower = name.lower()
     if not name or name[0].isdigit() or lower in _RESERVED or _INTEGER_TYPE.fullmatch(lower) or lower.startswith("tt_"):
@@ -254,7 +256,7 @@ def c_identifier(text: str) -> str:
 
 
 class Names:
-    """Hands out one identifier per key; clashes get a number."""
+    """Identifiers, one per key; clashes get a number."""
 
     def __init__(self, prefix: str = "") -> None:
         self._prefix = prefix
@@ -289,12 +291,12 @@ def _harmless(text: str) -> str:
     return cleaned.replace("*/", "*?").replace("/*", "?*")
 
 
-# ---- offsets: each with the size and the type of what is there, and the steps that need it -------------------------
+# ---- offsets: each with the size and the type of its contents, and the steps that need it --------------------------
 
 C_TYPES = {"float32": "float", "int32": "int32_t", "int16": "int16_t", "int8": "int8_t", "uint8": "uint8_t"}
 """Element type -> type in C; "bits" are packed in uint8_t."""
 ACCESS = {"float32": "F32", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bits": "U8"}
-"""Element type -> macro of generated C that makes a pointer of an offset."""
+"""Element type -> macro of generated C that makes a pointer from an offset."""
 PERSISTENT = "Persistent: kept between calls."
 TRANSIENT = "Transient: valid inside a call, in these steps."
 OF_INFERENCE = "Transient, in an inference of one sample."
@@ -307,7 +309,7 @@ Row = tuple[str, int, str]
 class Label:
     """One named offset in a memory.
 
-    value: the value that is there; None: scratch of a kernel. scratch: element type of that, "" if it is not known.
+    value: at the offset; None: scratch of a kernel. scratch: element type of that, "" if unknown.
     """
 
     name: str
@@ -319,7 +321,7 @@ class Label:
 
 
 def places(train: TrainGraph, plan: MemoryPlan, labels: Iterable[Label]) -> list[tuple[str, list[Row]]]:
-    """Return (heading, rows by offset) of every group of offsets that has any: persistent ones first."""
+    """Return (heading, rows by offset) of every non-empty group of offsets: persistent ones first."""
     kept = {value.name for value in (*train.graph.state, *train.graph.accumulators)}
     step = _buffers(plan.buffers)
     one: Mapping[str, Buffer] = {} if plan.inference is None else _buffers(plan.inference.plan.buffers)
@@ -344,7 +346,7 @@ def _buffers(buffers: Iterable[Buffer]) -> Mapping[str, Buffer]:
 
 
 def _said(label: Label, buffer: Buffer | None) -> str:
-    """Describe what is at an offset: "1,152 B, float[288], steps 0..1"; buffer: None if it outlives every step."""
+    """Describe the contents of an offset: "1,152 B, float[288], steps 0..1"; buffer: None if it outlives every step."""
     value, size = label.value, 0 if buffer is None else buffer.size_bytes
     what = "scratch"
     if value is not None:

@@ -1,4 +1,4 @@
-"""What a checkpoint holds: tensors in an order, what each may hold, and the hash of the model that they belong to."""
+"""Contents of a checkpoint: tensors in order, the numbers permitted in each, and the hash of the model."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tinytrain_compile.ops.int8.rescale import SHIFT_MOST
 from tinytrain_compile.ops.names import operands
 
 HEAD_BYTES, CRC_BYTES = 16, 4
-"""Of a checkpoint, before and behind the state: format, model hash, size; CRC-32."""
+"""Bytes of a checkpoint before the state (format, model hash, size) and after it (CRC-32)."""
 _HASH_FORMAT = 2
-"""Part of every hash: raised where the same tensors come to mean something else."""
+"""Version in every hash: increased if the meaning of the same tensors changes."""
 
 ANOTHER_BUILD = "is of another model or another build"
 """How the fault of a sound checkpoint begins that does not belong to a build."""
@@ -37,7 +37,8 @@ def stored(train: TrainGraph) -> tuple[Value, ...]:
 
 
 def pieces(train: TrainGraph) -> Iterator[tuple[Value, int]]:
-    """Yield the tensors of a checkpoint that are kept, in its order, each with the bytes before it that are not."""
+    """Yield the tensors of a checkpoint that are kept, in its order, each with the number of skipped bytes before
+    it."""
     kept = {value.name for value in train.graph.state}
     skipped = 0
     for value in stored(train.training_step):
@@ -55,7 +56,7 @@ def behind(train: TrainGraph) -> int:
 
 
 def model_hash(train: TrainGraph) -> str:
-    """Return 64 bits in hexadecimal. Builds whose state means the same have the same: see `TrainGraph.identity`."""
+    """Return 64 bits in hexadecimal, equal for builds whose state has the same meaning (see `TrainGraph.identity`)."""
     layout = [(value.name, value.shape, value.dtype) for value in stored(train)]
     return hashlib.sha256(repr((_HASH_FORMAT, train.identity, layout)).encode()).hexdigest()[:16]
 
@@ -66,7 +67,7 @@ def checkpoint_bytes(train: TrainGraph) -> int:
 
 
 def checkpoint_of(train: TrainGraph, state: Mapping[str, Array]) -> bytes:
-    """Return what m_save writes of a state (docs/checkpoint-format.md)."""
+    """Return the bytes that m_save writes for a state (docs/checkpoint-format.md)."""
     tensors = [np.asarray(state[value.name]).astype(f"<{_DTYPES[value.dtype]}") for value in stored(train)]
     data = b"".join(tensor.tobytes() for tensor in tensors)
     head = _FORMAT + struct.pack("<QI", int(model_hash(train), 16), len(data))
@@ -74,7 +75,7 @@ def checkpoint_of(train: TrainGraph, state: Mapping[str, Array]) -> bytes:
 
 
 def checkpoint_fault(data: bytes, train: TrainGraph) -> tuple[str, str]:
-    """Return why a build does not take a checkpoint, and what to do. train: the training step of the build."""
+    """Return (why a build rejects a checkpoint, what to do). train: the training step of the build."""
     body = sum(value.size_bytes for value in train.graph.state)
     if data[:4] != _FORMAT:
         return _other_file(data)
@@ -111,10 +112,11 @@ def _other_file(data: bytes) -> tuple[str, str]:
 
 
 def contents(train: TrainGraph) -> dict[str, str]:
-    """Tell what each tensor of the state may hold, as the kinds of tt_state.h; "ANY" if every pattern of bits is fine.
+    """Map each tensor of the state to its permitted contents, a kind of tt_state.h; "ANY" if every pattern of bits is
+    valid.
 
-    The limits are what the operators keep to, so that no state can take a sum or a shift out of its range. A tensor
-    that starts outside of them (a file may have weights of -128) may hold anything.
+    The limits are those that the operators keep to, so that no state can take a sum or a shift out of its range. A
+    tensor that starts outside of them (a file may have weights of -128) may hold anything.
     """
     kinds = {value.name: _KINDS.get(value.dtype, "ANY") for value in train.graph.state}
     for node in (train.before_remat or train.graph).nodes:
@@ -126,7 +128,7 @@ def contents(train: TrainGraph) -> dict[str, str]:
 
 
 def _told(node: Node) -> dict[str, str]:
-    """Return what an operator says of the state that it overwrites; parameters hold what their type does."""
+    """Return the kinds of the state that an operator overwrites; for parameters, those of their types."""
     owned = op_def(node.op).owned
     if owned is None:
         return {}

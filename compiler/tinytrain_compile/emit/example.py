@@ -33,7 +33,7 @@ class _Place:
 
     @property
     def sketch(self) -> bool:
-        """Tell whether it is C++ after Arduino.h."""
+        """True if it is an Arduino sketch: C++ after Arduino.h."""
         return self.program.endswith(".ino")
 
 
@@ -71,8 +71,7 @@ _PLACES: Mapping[str | None, _Place] = {
         ),
     ),
 }
-"""Package -> its example, in the folder that the system's documentation names for examples; None: output without a
-package."""
+"""Package -> its example, in the folder for examples by the system's documentation; None: output without a package."""
 
 
 def example_files(package: str | None, code: PlanCode, model: Mapping[str, Any], render: Render) -> dict[str, str]:

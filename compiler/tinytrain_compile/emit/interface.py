@@ -19,7 +19,7 @@ _IMAGE_RANK, _SIGNAL_RANK = 4, 3
 
 
 def interface_of(train: TrainGraph, plan: MemoryPlan, prefix: str, alignment_bytes: int) -> Interface:
-    """Return what a caller of a plan's C needs to know, as far as no part of the project changes it."""
+    """Return the interface for callers of a plan's C, before parts of the project change it."""
     state = tuple(
         StateSlot(value.name, offset, value.size_bytes, value.dtype, memory)
         for value in train.graph.state
@@ -48,7 +48,7 @@ def interface_of(train: TrainGraph, plan: MemoryPlan, prefix: str, alignment_byt
 
 
 def transient_offsets(plan: MemoryPlan) -> tuple[int, ...]:
-    """Return where persistent buffers end in every memory: they are at its bottom."""
+    """Return the end of the persistent buffers in every memory: they are at its bottom."""
     ends = [0] * (1 + len(plan.further))
     for buffer in plan.buffers:
         if buffer.kind in ("header", "state", "accumulator"):
@@ -62,7 +62,7 @@ def input_data(train: TrainGraph, plan: MemoryPlan, sequencer: Sequencer) -> dic
 
     float_input_bytes: of the slots, 0 if all elements are integers. float_label_bytes: of labels that a float32 loss
     reads; in an integer loss a NaN has a meaning (docs/int8.md). step_checks, infer_checks: conditions in C under which
-    an input is no number, of all inputs and of those that an inference reads.
+    an input is NaN or infinite, for all inputs and for those that an inference reads.
     """
     image = train.graph.inputs[0]
     floats = [value for value in train.data if value.dtype == "float32"]
@@ -99,14 +99,14 @@ def _is_checked(train: TrainGraph) -> bool:
 
 
 def _inferred(train: TrainGraph) -> frozenset[str]:
-    """Return names of the inputs that an inference reads; of a model of one input, this."""
+    """Return names of the inputs that an inference reads; for a model of one input, that one."""
     needed = train.graph.ancestors(train.graph.outputs)
     read = {value.name for node in train.graph.nodes if node.name in needed for value in node.inputs}
     return frozenset(value.name for value in train.data if value.name in read or len(train.data) == 1)
 
 
 def _slot_data(value: Value, slot: InputSlot, pointers: Mapping[str, str]) -> dict[str, object]:
-    """Tell the templates of an input besides the first."""
+    """Return the templates' values for an input besides the first."""
     return {
         "n": slot.number,
         "name": comment_text(slot.name),
@@ -122,7 +122,7 @@ def shape_data(train: TrainGraph, interface: Interface, one_sample: bool = False
     """Tell the templates C types and shapes.
 
     image: height, width and channels of an input of four axes, and whether channels come last. signal: length and
-    channels of one whose channels were asked to come last. one_sample: shapes of one sample, not of all of a call.
+    channels of a signal whose channels come last on request. one_sample: shapes of one sample, not of all of a call.
     """
     given = train.graph.inputs[0]
     image = None
@@ -144,7 +144,7 @@ def shape_data(train: TrainGraph, interface: Interface, one_sample: bool = False
 
 
 def training_data(train: TrainGraph, sequencer: Sequencer, prefix: str) -> dict[str, object]:
-    """Tell the templates where the scalars of a step are, and what it does with labels."""
+    """Tell the templates where the scalars of a step are, and how it uses labels."""
     return {
         "loss": sequencer.pointer(train.loss.name),
         "rate": sequencer.pointer(train.learning_rate.name),
@@ -160,19 +160,19 @@ def training_data(train: TrainGraph, sequencer: Sequencer, prefix: str) -> dict[
 
 
 def _velocity(velocity: Velocity) -> dict[str, str]:
-    """Write the factors of a velocity as C constants of float32; "" for one that there is not."""
+    """Write the factors of a velocity as C constants of float32; "" for a missing one."""
     factors = {"kept": velocity.kept, "stored": velocity.stored, "ahead": velocity.ahead}
     return {name: "" if value is None else f"{float(np.float32(value))!r}f" for name, value in factors.items()}
 
 
 def _first_exponent(train: TrainGraph, sequencer: Sequencer) -> str:
-    """Find an exponent that tells whether a step has found all of them; "" if errors have none."""
+    """Find an exponent whose state shows whether a step has found all of them; "" if errors have none."""
     exponents = error_exponents(train.graph.nodes)
     return sequencer.typed("I32", exponents[0]) if exponents else ""
 
 
 def label_data(train: TrainGraph, sequencer: Sequencer, prefix: str) -> dict[str, object]:
-    """Tell the templates which labels there are, what they weigh, and what is divided by that."""
+    """Tell the templates which labels there are, their weights, and what these divide."""
     terms, weights = train.terms, train.terms.weights
     several = train.label.elements > 1
     return {
@@ -198,7 +198,7 @@ def label_ctype(train: TrainGraph) -> str:
 
 
 def _loss_text(train: TrainGraph) -> str:
-    """Return what a call reports as loss, for its header comment."""
+    """Describe the loss that a call reports, for its header comment."""
     of = "their" if train.micro_batch > 1 else "its"
     texts = {
         "samples": f"{of} mean loss" if train.micro_batch > 1 else "its loss",

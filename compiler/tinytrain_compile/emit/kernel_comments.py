@@ -1,4 +1,4 @@
-"""Comments of kernels: the layers that call a kernel, then its operator and what that computes."""
+"""Comments of kernels: the layers that call a kernel, then its operator and its computation."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A project as a library of a build system: its sources in src/, and beside it what that system reads.
+"""A project as a library of a build system: its sources in src/, and beside it the system's own files.
 
-The layouts are those of the systems' documents: Arduino's library specification (1.5), PlatformIO's library.json,
-modules of Zephyr, components of ESP-IDF.
+The layouts follow the systems' documentation: Arduino's library specification (1.5), PlatformIO's library.json, modules
+of Zephyr, components of ESP-IDF.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tinytrain_compile.target.model import Target
 Package = Literal["cmake", "platformio", "arduino", "zephyr", "esp-idf", "makefile"]
 
 SOURCES = "src/"
-"""Where all sources of a package are, and nothing else: what globs compiles them, and no check program."""
+"""Folder with only the sources of a package: systems that compile by glob find no check program there."""
 FLAGS = ("-O2", "-ffp-contract=off", "-fno-fast-math", "-fno-math-errno", "-fno-tree-vectorize")
 
 _TEMPLATES: Mapping[Package, Mapping[str, str]] = {
@@ -37,7 +37,7 @@ _TEMPLATES: Mapping[Package, Mapping[str, str]] = {
 
 @dataclass(frozen=True)
 class PackageFacts:
-    """title: of the model; target: what the sources were made for."""
+    """Facts about a package. title: of the model; target: of the sources."""
 
     title: str
     target: Target
@@ -59,7 +59,7 @@ def _place(path: str) -> str:
 
 
 def _values(bundle: SourceBundle, facts: PackageFacts) -> dict[str, Any]:
-    """Return what the templates know."""
+    """Return the values of the templates."""
     prefix, target = bundle.interface.prefix, facts.target
     sources = sorted(path for path in bundle.files if path.endswith(".c") and "/" not in path)
     return {
@@ -80,7 +80,7 @@ def _values(bundle: SourceBundle, facts: PackageFacts) -> dict[str, Any]:
 
 
 def _library_json(values: Mapping[str, Any]) -> str:
-    """Write PlatformIO's manifest. It takes licences of the SPDX list alone, which has none for a model's owner."""
+    """Write PlatformIO's manifest. It accepts only licences of the SPDX list, which has none for a model's owner."""
     manifest = {
         "name": values["p"],
         "version": values["semver"],

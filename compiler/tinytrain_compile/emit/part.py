@@ -1,4 +1,4 @@
-"""Hooks by which the emitter asks a part that not every project has; the parts themselves are in parts/ (ADR 49)."""
+"""Hooks through which the emitter uses an optional part of a project; the parts themselves are in parts/ (ADR 49)."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tinytrain_compile.ir.buffers import RuntimeBuffer
 from tinytrain_compile.ir.stages import Interface, MemoryPlan, StepPart, TrainGraph
 
 Render = Callable[[str, Mapping[str, object]], str]
-"""(name of a template, what it knows) -> text of the file."""
+"""(name of a template, its values) -> text of the file."""
 
 
 @dataclass
 class PlanCode:
-    """One plan of a project while its C is put together.
+    """One plan of a project while its C is assembled.
 
-    step: functions of a training step, those from `cut` on come after the loss. slices: what a step takes that can be
+    step: functions of a training step; those from `cut` on come after the loss. slices: the parts of a step that can be
     computed in slices. starts: nodes with which a function begins. first: nodes of the step that run before a call,
-    while its input comes. model: what the templates know.
+    while its input arrives. model: values of the templates.
     """
 
     train: TrainGraph
@@ -38,11 +38,11 @@ class PlanCode:
 
 
 class Part:
-    """A part of a generated project. Every hook does nothing unless a part has something to do there.
+    """A part of a generated project. Every hook does nothing unless a part overrides it.
 
-    name: of its folder in parts/. files: endings of C files that the project gets besides, each a template of the
-    folder: m_average.c of average.c.j2. has_fragments: whether <name>.j2 of the folder has macros, each of which
-    stands where a template of the project names it as a slot.
+    name: of its folder in parts/. files: suffixes of additional C files of the project, each a template of the folder:
+    m_average.c from average.c.j2. has_fragments: whether <name>.j2 of the folder has macros, each of which fills a slot
+    of this name in the project's templates.
     """
 
     name: ClassVar[str]
@@ -50,21 +50,21 @@ class Part:
     has_fragments: ClassVar[bool] = False
 
     def tables(self, planned: Sequence[tuple[TrainGraph, MemoryPlan]], prefix: str) -> list[Names] | None:
-        """Return the names of each plan's tables in flash, if this part says them."""
+        """Return the names of each plan's tables in flash, if this part defines them."""
         return None
 
     def prepare(self, code: PlanCode) -> None:
-        """Say what the call sequence and the interface have to heed, before a call is written."""
+        """Change settings of the call sequence and the interface, before any call is written."""
 
     def values(self, code: PlanCode) -> Mapping[str, object]:
-        """Return what its fragments know of a plan, and what others know differently because of it."""
+        """Return the values of its fragments for a plan, and those that it changes for other templates."""
         return {}
 
     def together(self, codes: Sequence[PlanCode]) -> None:
-        """Say in each plan's model what follows from all plans of the project, the smallest of which is first."""
+        """Add to each plan's model the values that depend on all plans of the project, which are sorted by size."""
 
     def public(self, code: PlanCode) -> Mapping[str, object]:
-        """Return what the public header and the part's own files know differently."""
+        """Return values that differ in the public header and the part's own files."""
         return {}
 
     def sequences(self, codes: Sequence[PlanCode], render: Render) -> Mapping[str, str] | None:

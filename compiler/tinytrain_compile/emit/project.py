@@ -1,4 +1,4 @@
-"""Puts the generated project together: one plan or several, and the parts that were asked for."""
+"""Assembly of the generated project: one plan or several, and the requested parts."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _DEFINED = re.compile(
 )
 _INCLUDED = re.compile(r'^#\s*include "(tt_\w+\.h)"', re.MULTILINE)
 FIRST = "tt_runtime.h"
-"""Every file includes it, before all others."""
+"""Header that every file includes before all others."""
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _NAME = re.compile(r"\b(?:tt|TT)_\w+\b(?!\.h)")
 
 HEADER_BYTES, POINTER_BYTES = 16, 8
-"""Size of the handle `struct <prefix>` at the start of the arena, and of what it holds per further memory."""
+"""Bytes of the handle `struct <prefix>` at the start of the arena, and of its pointer per further memory."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,11 @@ class EmitOptions:
     """prefix: of all external symbols and file names; settings: command-line facts for the header comment.
 
     debug_header: text of tt_debug.h for a build that watches the plan on a host; "" for firmware.
-    small_calls: compile the call sequence for small code (kernels say for themselves whether they are).
-    fma: whether the target fuses products that are only added; then every machine does.
-    epochs, warm_up: passes over the samples, and updates in which the rate grows first, for the loop of the firmware;
-    None: not said.
+    small_calls: compile the call sequence for small code (kernels have their own flag).
+    fma: whether the target fuses products that are only added; then every machine does. epochs, warm_up: passes over
+    the samples, and first updates in which the rate grows, for the loop of the firmware; None: not given.
     board: the target, if it is a board; None for a core.
-    parts: what the project has besides the step. pieces: of a step that can be computed in slices, for every plan, the
+    parts: of the project besides the step. pieces: of a step that can be computed in slices, for every plan, the
     smallest first; (): only whole. smaller: further plans of the same training, by size.
     """
 
@@ -83,7 +82,7 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     codes = _codes((*options.smaller, (train, plan)), kernels, options)
     code = codes[-1]
     model, interface = code.model, code.interface
-    # The header may know one sample of a plan whose calls take several (--plans with --micro-batch auto).
+    # The header may describe one sample of a plan whose calls take several (--plans with --micro-batch auto).
     public = {**model, **{key: value for part in parts for key, value in part.public(code).items()}}
     constants = all_tables([(each.train, each.plan, each.tables) for each in codes], kernels)
     functions = with_layers(kernels, [(each.train, each.plan) for each in codes])
@@ -131,7 +130,7 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
 def _codes(
     planned: Sequence[tuple[TrainGraph, MemoryPlan]], kernels: KernelSet, options: EmitOptions
 ) -> list[PlanCode]:
-    """Put every plan's call sequence together, and then tell each of the others."""
+    """Assemble every plan's call sequence, and then add the values that depend on the others."""
     named = (part.tables(planned, options.prefix) for part in options.parts)
     tables = next((names for names in named if names is not None), [Names(f"{options.prefix}_w_")])
     pieces = options.pieces or (None,) * len(planned)
@@ -151,12 +150,12 @@ def _code(
     options: EmitOptions,
     pieces: StepPieces | None,
 ) -> PlanCode:
-    """Write the call sequence of one plan, and gather what the templates know of it."""
+    """Write the call sequence of one plan, and gather the templates' values for it."""
     watches = _watches(plan) if options.debug_header else ()
     sequencer = Sequencer(train, plan, kernels, tables, watches, options.small_calls, pieces)
     interface = interface_of(train, plan, options.prefix, options.alignment_bytes)
     code = PlanCode(train, plan, tables, sequencer, interface)
-    for part in options.parts:  # before a call is written: parts say where functions begin and what runs when
+    for part in options.parts:  # before any call is written: parts decide where functions begin and what runs when
         part.prepare(code)
     code.model |= _sections(code, options)
     if code.interface.trains:
@@ -164,16 +163,16 @@ def _code(
     code.model |= {**_identity(code, options), **_memory(code), **input_data(train, plan, sequencer)}
     code.model |= {"i": code.interface, "train": train, "plan": plan, "options": options}
     code.model |= {**shape_data(train, code.interface), **words(code.model)}
-    for part in options.parts:  # after the core's values, which parts may take over and change
+    for part in options.parts:  # after the core's values, which parts may override
         code.model |= part.values(code)
     code.model["watched"] = [line for watch in watches for line in watch.tables()]
-    code.model["offsets"] = sequencer.offsets()  # last: it has what the calls and the fragments have named
+    code.model["offsets"] = sequencer.offsets()  # last: it has the names used by the calls and the fragments
     code.model |= {"accesses": sequencer.accesses(), "further_accesses": sequencer.accesses(further=True)}
     return code
 
 
 def _watches(plan: MemoryPlan) -> tuple[Watch, ...]:
-    """Watch the step, and an inference of one sample, which reads the state that its own plan knows nothing of."""
+    """Watch the step, and an inference of one sample, which reads state that is not in its own plan."""
     if plan.inference is None:
         return (Watch(plan),)
     kept = tuple(enumerate(transient_offsets(plan)))
@@ -181,7 +180,8 @@ def _watches(plan: MemoryPlan) -> tuple[Watch, ...]:
 
 
 def _sections(code: PlanCode, options: EmitOptions) -> dict[str, object]:
-    """Write the functions of the call sequence: of an inference, of a step to its loss and after it, of an update."""
+    """Write the functions of the call sequence: of an inference, of a step up to its loss and after it, of an
+    update."""
     train, plan, sequencer = code.train, code.plan, code.sequencer
     graph = replace(train.graph, nodes=plan.order)  # with its streams
     step = [node for node in plan.order if node.phase == "step"]
@@ -244,7 +244,8 @@ def _common_runs(step: list[Node], infer: Container[str], train: Container[str])
 
 
 def _identity(code: PlanCode, options: EmitOptions) -> dict[str, object]:
-    """Tell the templates what this build is, whatever its plan: its names, how it rounds, and whose state it reads."""
+    """Tell the templates the build's facts that do not depend on the plan: names, rounding, and whose state it
+    reads."""
     train, prefix = code.train, options.prefix
     kinds = contents(train.training_step)
     return {
@@ -261,10 +262,10 @@ def _identity(code: PlanCode, options: EmitOptions) -> dict[str, object]:
 
 
 def _memory(code: PlanCode) -> dict[str, object]:
-    """Tell the templates of the memories, and where what outlives a call is in them."""
+    """Tell the templates about the memories, and the places in them of data that outlive a call."""
     train, plan, sequencer = code.train, code.plan, code.sequencer
     block = state_block(train, sequencer, code.tables)
-    zeroed = sorted(train.graph.accumulators, key=lambda v: plan.offsets[v.name])  # whoever listed what is trained
+    zeroed = sorted(train.graph.accumulators, key=lambda v: plan.offsets[v.name])  # in a fixed order
     return {
         "header_bytes": HEADER_BYTES + POINTER_BYTES * len(plan.further),
         "further": [(index, comment_text(memory.name)) for index, memory in enumerate(plan.further, 1)],
@@ -299,7 +300,7 @@ def _source(model: dict[str, object], pieces: list[str], what: str) -> str:
 def directly_used(texts: Iterable[str], headers: Mapping[str, str]) -> tuple[str, ...]:
     """Find the headers that define a function, type or macro that these C texts name, in the order of `headers`.
 
-    FIRST, and what that includes, are not among them.
+    FIRST and its includes are left out.
     """
     used = {name for text in texts for name in _NAME.findall(_COMMENT.sub("", text))}
     first = with_included([FIRST], headers)
@@ -335,12 +336,12 @@ def _defined(header: str) -> set[str]:
 
 
 def _unknown_stack(prefix: str) -> str:
-    """Return the line of the header until the bound is known."""
+    """Return the line of the header for an unknown bound."""
     return f"/* {prefix.upper()}_STACK_BYTES is not known without --verify qemu. */"
 
 
 def with_stack(bundle: SourceBundle, stack_bytes: int | None) -> SourceBundle:
-    """Define M_STACK_BYTES in the header, which only the compiled code tells; None: leave it. No C file reads it."""
+    """Define M_STACK_BYTES in the header, which is known only after compiling; None: leave it. No C file reads it."""
     prefix = bundle.interface.prefix
     name, line = f"{prefix}_train.h", _unknown_stack(prefix)
     assert line in bundle.files[name]

@@ -1,4 +1,4 @@
-"""Templates: where they are, a tag of our own, and how fragments of parts get into slots of others (ADR 49)."""
+"""Templates: their folders, a custom tag, and insertion of parts' fragments into slots of others (ADR 49)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LICENCE = "LicenseRef-model-owner"
 
 
 class _Put(Extension):
-    """`{% put text %}`: lines of text in place of the tag's line. `{{ text }}` would leave the end of that line."""
+    """`{% put text %}`: lines of text in place of the tag's line. `{{ text }}` would keep the end of that line."""
 
     tags = {"put"}  # noqa: RUF012 - as Extension declares it
 
@@ -59,15 +59,15 @@ def environment() -> jinja2.Environment:
 
 
 def words(model: Mapping[str, object]) -> dict[str, object]:
-    """Return the names and texts of words.j2 for a plan of which the templates know this."""
+    """Return the names and texts of words.j2 for a plan with these values of the templates."""
     found = environment().get_template("words.j2").make_module({**model})
     return {name: text for name, text in vars(found).items() if not name.startswith("_")}
 
 
 def render(template: str, model: Mapping[str, object], parts: Sequence[Part] = ()) -> str:
-    """Lay out a file. Where it names a slot stands what the fragments of these parts have for it, in their order."""
-    # Fragments are macros of a part's own template rather than blocks: a block can be replaced once, and several parts
-    # may have something to say in one slot. Only templates of parts that are on are loaded.
+    """Lay out a file. Its slots are filled by the fragments of these parts, in their order."""
+    # Fragments are macros of a part's own template rather than blocks: a block can be replaced only once, but several
+    # parts may fill one slot. Only templates of parts that are on are loaded.
     known: dict[str, object] = {**model}
     fragments: list[object] = []
 

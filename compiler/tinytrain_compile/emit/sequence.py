@@ -1,4 +1,4 @@
-"""The planned call sequence: which kernel runs with which addresses, cut into functions that a person can read."""
+"""The planned call sequence: kernels with their addresses, cut into functions of readable length."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ from tinytrain_compile.ops.names import ErrorOperands, operand, position
 from tinytrain_compile.ops.stream import UNTIL, StreamAttrs, errors_of, pieces_of
 
 CALLS_PER_FUNCTION = 14
-"""Kernels that one function of a step calls, so that it can be read. Hardly matters otherwise: of the digits on a
-Cortex-M4 (--count), 7 takes 88 bytes of code and 40 of stack less, and 5 instructions more in an inference; 28 is
-the same."""
+"""Kernels called by one function of a step, for readability. It hardly matters otherwise: for the digits on a Cortex-M4
+(--count), 7 needs 88 bytes of code and 40 of stack less, and 5 more instructions per inference; 28 is the same."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """One static function of the sequence: its name and body lines, and what it takes besides the arena.
+    """One static function of the sequence: its name, body lines, and parameters besides the arena.
 
-    first: the node that it calls first; piece: which piece of that (see `pieces_of`), where a part is no more.
-    finds_exponents: it holds errors whose exponents the first step finds. reads_row: it takes a row of the image from
-    the caller.
+    first: the node that it calls first; piece: number of the piece of that node (see `pieces_of`), if the function is
+    only one piece. finds_exponents: it has errors whose exponents the first step finds. reads_row: it takes a row of
+    the image from the caller.
     """
 
     name: str
@@ -39,16 +38,16 @@ class Section:
 
     @property
     def call(self) -> str:
-        """The call of this function, if the caller has what it takes under the names of its parameters."""
+        """The call of this function from a caller whose variables have the names of its parameters."""
         more = (("label", self.reads_label), ("first", self.finds_exponents), ("row", self.reads_row))
         return f"{self.name}({', '.join(['arena', *(name for name, taken in more if taken)])});"
 
 
 class Sequencer:
-    """Turns nodes into calls; collects the offsets and tables that the calls use.
+    """Converter of nodes to calls; it collects the offsets and tables that the calls use.
 
-    small: no call stands there twice. pieces: every call is a function of its own, or several, after which a step may
-    pause; None: it may not.
+    small: no call is written twice. pieces: every call is one function or several, after which a step may pause; None:
+    no pauses.
     """
 
     def __init__(
@@ -92,18 +91,18 @@ class Sequencer:
         if inference is not None:
             self._steps |= {node.name: index for index, node in enumerate(inference.plan.order)}
         self._accesses: set[tuple[str, bool]] = set()
-        """Macros that calls and templates use: (name, whether of a further memory)."""
+        """Macros that calls and templates use: (name, whether it is for a further memory)."""
         self.guards: Mapping[str, str] = {}
-        """Node -> condition in C under which its call is made; all others are made always."""
+        """Node -> condition in C under which its call is made; other calls are unconditional."""
         self._coming: set[str] = set()
-        """What page moves of the pass at hand bring in and nobody has read yet."""
+        """Values that page moves of the current pass bring in and that no call has read yet."""
 
     def offsets(self) -> list[tuple[str, list[Row]]]:
-        """Return (heading, rows of name, byte offset and comment) of every buffer that was addressed so far."""
+        """Return (heading, rows of name, byte offset and comment) of every buffer addressed so far."""
         return places(self._train, self._plan, self._offsets.values())
 
     def accesses(self, further: bool = False) -> list[tuple[str, str]]:
-        """Return (macro, C type) of those that make pointers of offsets, as far as they are used."""
+        """Return (macro, C type) of the used macros that make pointers from offsets."""
         return [(ACCESS[t], ctype) for t, ctype in C_TYPES.items() if (ACCESS[t], further) in self._accesses]
 
     def at(self, value_name: str) -> str:
@@ -116,7 +115,7 @@ class Sequencer:
         return f"memory_{memory}(arena) + {at}" if memory else f"arena + {at}"
 
     def typed(self, access: str, value_name: str) -> str:
-        """Return the same as a pointer to a type: F32, I32, ..."""
+        """Return the C expression of a value's first byte as a pointer to a type: F32, I32, ..."""
         return self._typed(access, self.memory(value_name), self.at(value_name))
 
     def _typed(self, access: str, memory: int, label: str) -> str:
@@ -163,12 +162,13 @@ class Sequencer:
         return result
 
     def step_parts(self, sections: Iterable[Section]) -> tuple[StepPart, ...]:
-        """Return what the parts of a step take that can be computed in slices; () of one that is computed whole."""
+        """Return the parts of a step that can be computed in slices; () if it is computed whole."""
         known = ((part.first, self._pieces.cycles.get(part.first, ()), part.piece) for part in sections)
         return tuple(StepPart(node, cycles[piece]) for node, cycles, piece in known if cycles)
 
     def pending(self, nodes: Sequence[Node]) -> list[str]:
-        """Wait for what page moves of these nodes bring in and none of them reads: if nothing else runs."""
+        """Wait for values that page moves of these nodes bring in and none of them reads, for calls of these nodes
+        alone."""
         read = {name for node in nodes if not op_def(node.op).view for v in node.inputs for name in self._shown(v)}
         moved = [node.outputs[0].name for node in nodes if op_def(node.op).page == "in"]
         return [f"tt_page_wait({self.pointer(name)});" for name in moved if name not in read]
@@ -181,7 +181,7 @@ class Sequencer:
             )
             lines += [f"/* {said} */" for said in self._views_of(node)]
             guard = self.guards.get(node.name)
-            lines += self._waits(node) if guard else []  # other calls read what comes as well, and all steps make them
+            lines += self._waits(node) if guard else []  # other calls read the value too, and all steps make them
             watch = next((watch for watch in self._watches if watch.knows(node)), None)
             call = watch.around(node, self._call(node, piece)) if watch else self._call(node, piece)
             lines += [f"if ({guard}) {{", *(f"    {line}" for line in call), "}"] if guard else call
@@ -190,12 +190,12 @@ class Sequencer:
         return Section(name, nodes[0].name, tuple(lines), reads_label, finds, self._read_rows(nodes), piece)
 
     def _read_rows(self, nodes: Sequence[Node]) -> bool:
-        """Tell whether any of these nodes reads the image, and it comes row by row: then it has no place."""
+        """Tell whether any of these nodes reads the image while it comes row by row, without a place of its own."""
         image = self._train.graph.inputs[0].name
         return image not in self._places and any(value.name == image for node in nodes for value in node.inputs)
 
     def _views_of(self, node: Node) -> list[str]:
-        """Say which operands of a call are other names of bytes that have a name of their own there."""
+        """Write comments for operands of a call that are views of bytes with another name."""
         found: list[str] = []
         for value in dict.fromkeys(node.inputs):
             base = self._base(value)
@@ -221,7 +221,7 @@ class Sequencer:
     def _first_times(self, node: Node, errors: Sequence[tuple[int, ErrorOperands]]) -> list[str]:
         """Let the first step after m_init find the exponents of a stream's errors, one after the other.
 
-        For each of them the nodes up to its own are computed.
+        For each exponent, the nodes up to its own are computed.
         """
         lines, peaks = list[str](), list[str]()
         for index, error in errors:
@@ -242,7 +242,7 @@ class Sequencer:
     def _first_time(self, error: ErrorOperands, call: list[str], twice: bool = False) -> list[str]:
         """Let the first step after m_init find an error's exponent: it computes with one that cannot overflow.
 
-        twice: then anew, as every step does.
+        twice: then again, as every step does.
         """
         probe, update_exponent = self._exponent_calls(error)
         if self._small and twice:
@@ -257,7 +257,7 @@ class Sequencer:
         return [*found, *call] if twice else found
 
     def _page(self, node: Node) -> list[str]:
-        """Begin a page move; what comes in is waited for by its first reader."""
+        """Begin a page move; the first reader waits for a value that comes in."""
         (source,), (target,) = node.inputs, node.outputs
         if op_def(node.op).page == "in":
             self._coming.add(target.name)
@@ -266,14 +266,14 @@ class Sequencer:
         return [*waits, *wrap_call(f"tt_page_{op_def(node.op).page}", pointers)]
 
     def _waits(self, node: Node) -> list[str]:
-        """Wait, before its first reader, for what a page move brings in."""
+        """Wait, before a value's first reader, for the page move that brings it in."""
         read = [name for value in node.inputs for name in self._shown(value)]
         names = [name for name in dict.fromkeys(read) if name in self._coming]
         self._coming.difference_update(names)
         return [f"tt_page_wait({self.pointer(name)});" for name in names]
 
     def _shown(self, value: Value) -> list[str]:
-        """Return the names of a value and of what it is a view of."""
+        """Return the names of a value and of the values that it views."""
         names = [value.name]
         while value.name in self._views:
             value = self._views[value.name]
@@ -283,7 +283,7 @@ class Sequencer:
     def _kernel_call(
         self, node: Node, piece: int | None = None, ending: str = "", more: Sequence[str] = ()
     ) -> list[str]:
-        """Call a node's kernel, or one whose name ends in this and that takes more. piece: of it alone."""
+        """Call a node's kernel, or the one with this suffix, which takes more arguments. piece: only this piece."""
         kernel = self._kernels[self._calls[node.name]]
         aliased = {out for out, _ in alias_of(node)}
         arguments = [self._operand(value) for value in node.inputs]
@@ -305,7 +305,7 @@ class Sequencer:
         return len(self._pieces.turns.get(node.name, (0, 0))) - 1
 
     def _turns_of_piece(self, node: Node, piece: int | None) -> list[str]:
-        """Return what a kernel takes that may compute some of its turns: those of a piece, or all."""
+        """Return the arguments of a kernel that can compute some of its turns: those of a piece, or all."""
         if node.name not in self._turns:
             return []
         bounds = (0, self._turns[node.name])
@@ -314,7 +314,7 @@ class Sequencer:
         return list(map(str, bounds))
 
     def _base(self, value: Value) -> Value:
-        """Return what a view shows: views of constants and of labels have no place in the arena."""
+        """Return the base of a view: views of constants and of labels have no place in the arena."""
         while value.name in self._views:
             value = self._views[value.name]
         return value
@@ -332,7 +332,7 @@ class Sequencer:
 
 
 def in_halves(sections: Sequence[Section], cut: int, known: Sequence[Section]) -> list[Section]:
-    """Name the functions of a step by what they compute: up to the loss (the first `cut`), or after it.
+    """Name the functions of a step by their half: up to the loss (the first `cut`), or after it.
 
     known: functions that an inference calls too; they keep their names.
     """
@@ -345,7 +345,7 @@ def in_halves(sections: Sequence[Section], cut: int, known: Sequence[Section]) -
 
 
 def _calls_of_piece(node: Node, piece: int | None) -> list[str]:
-    """Return what the function of a stream that may pause takes more: the calls of a piece, or of all pieces."""
+    """Return the additional arguments of a stream that may pause: the calls of a piece, or of all pieces."""
     attrs = node.attrs
     if not isinstance(attrs, StreamAttrs) or not attrs.pauses:
         return []

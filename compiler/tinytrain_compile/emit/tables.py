@@ -1,4 +1,4 @@
-"""The constants of a project in flash: which there are, their tables in C, and with which of them a state begins."""
+"""The constants of a project in flash, their tables in C, and the initial contents of the state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tinytrain_compile.ops.int8.prepared import prepared_table, same_table
 from tinytrain_compile.ops.names import is_prepared, operand
 
 _ALIGNED = {"int16_t": "_Alignas(8) "}
-"""Tables of pairs of weights are read by several words at a time (tt_dot4)."""
+"""Alignment of tables: tables of pairs of weights are read several words at a time (tt_dot4)."""
 
 
 def array_text(data: Array) -> str:
@@ -57,7 +57,7 @@ def declaration(name: str, data: Array) -> str:
 
 
 def all_tables(plans: Sequence[tuple[TrainGraph, MemoryPlan, Names]], kernels: KernelSet) -> list[tuple[str, Array]]:
-    """Return every table of the project as name and content; what several plans read is there once."""
+    """Return every table of the project as (name, content); tables that several plans read occur once."""
     train, _, tables = plans[-1]
     constants = [*dict(found for each in plans for found in flash_tables(*each)).items()]
     constants += transposed_tables(train, kernels, tables)
@@ -65,7 +65,7 @@ def all_tables(plans: Sequence[tuple[TrainGraph, MemoryPlan, Names]], kernels: K
 
 
 def flash_tables(train: TrainGraph, plan: MemoryPlan, tables: Names) -> list[tuple[str, Array]]:
-    """Return every constant in flash: frozen weights, as they are read, and initial values that are not all zero."""
+    """Return every constant in flash: frozen weights, in the layout read, and initial values that are not all zero."""
     readers = dict[str, Node]()
     for node in filter(is_prepared, train.graph.nodes):
         other = readers.setdefault(operand(node, "w").name, node)
@@ -77,19 +77,19 @@ def flash_tables(train: TrainGraph, plan: MemoryPlan, tables: Names) -> list[tup
 
 
 def constant_bytes(train: TrainGraph, plan: MemoryPlan) -> int:
-    """Return the bytes of these constants, which are known before any code; tables of kernels come on top."""
+    """Return the bytes of the constants in flash, which are known before any code; kernels' tables are not included."""
     return sum(data.nbytes for data in flash_constants(train, plan).values())
 
 
 def transposed_tables(train: TrainGraph, kernels: KernelSet, tables: Names) -> list[tuple[str, Array]]:
-    """Return copies of frozen 1x1 weights, by (input channel, output channel)."""
+    """Return copies of frozen 1x1 weights, as (input channel, output channel)."""
     nodes = [node for node in train.graph.nodes if node.name in kernels.transposed]
     weights = {transposed_name(node): train.graph.constants[operand(node, "w").name] for node in nodes}
     return [(tables.of(name), np.ascontiguousarray(data[:, 0, 0, :].T)) for name, data in weights.items()]
 
 
 def state_block(train: TrainGraph, sequencer: Sequencer, tables: Names) -> list[dict[str, object]]:
-    """Describe every tensor of a checkpoint, in its order: where it is, what it is at first, what it may hold."""
+    """Describe every tensor of a checkpoint, in order: place, initial contents, permitted contents."""
     constants, kinds = train.graph.constants, contents(train.training_step)
     rows: list[dict[str, object]] = []
     for value, skipped in pieces(train):

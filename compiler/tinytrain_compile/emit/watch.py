@@ -1,4 +1,4 @@
-"""Debug builds: what must be alive, and what may be touched, at every call, as tables for tt_debug.h."""
+"""Debug builds: tables for tt_debug.h of the bytes that are live, and those that may be touched, at every call."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Watch:
         return not buffer.within or any(self._span(name) == span for name in names)
 
     def _held(self, buffer: Buffer, step: int) -> list[Span]:
-        """List bytes of a live buffer that have been written before: all but the parts that are yet to come."""
+        """List bytes of a live buffer that have been written before: all except parts still to be written."""
         if not buffer.within:
             return [_whole(buffer)]
         names = [name for name in buffer.values if name not in self._views and self._made.get(name, -1) < step]
