@@ -1,4 +1,4 @@
-"""What a trained layer keeps of its input for the gradient of its weight, where that is not the input itself."""
+"""Low-rank copies of a trained layer's input, kept for the gradient of its weight instead of the input itself."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Literal
 from tinytrain_compile.ir.types import Array
 
 ActivationKind = Literal["asi", "subspace"]
-"""asi: subspaces that follow the activations, step by step; subspace: fixed ones."""
+"""Kinds of subspaces. asi: they follow the activations, step by step; subspace: they are fixed."""
 
 MODES: Mapping[int, tuple[tuple[str, int], ...]] = {
     4: (("channels", 3), ("height", 1), ("width", 2), ("samples", 0)),
     2: (("features", 1), ("samples", 0)),
 }
-"""Modes and their axes in the order of ranks: of images (channels last), and of the rows of a dense layer."""
+"""Modes and their axes in the order of ranks: for images (channels last), and for the rows of a dense layer."""
 
 
 @dataclass(frozen=True)
 class RankTrial:
-    """Ranks of all modes in the order of MODES, the bytes of the arena that they take (of the core, of subspaces that
-    follow, and of those in the state), and the error of the weight's gradient: |dW - exact| / |exact|."""
+    """Ranks of all modes in the order of MODES, their bytes in the arena (of the core, of subspaces that follow, and of
+    those in the state), and the error of the weight's gradient: |dW - exact| / |exact|."""
 
     ranks: tuple[int, ...]
     size_bytes: int
@@ -30,13 +30,13 @@ class RankTrial:
 
 @dataclass(frozen=True, eq=False)
 class LowRank:
-    """How a layer keeps its input: as a Tucker core and one subspace per mode.
+    """A layer's input kept as a Tucker core and one subspace per mode.
 
-    ranks: by mode, in the order of MODES; those that are missing, and those above an axis' length, are that length. A
-    mode of full rank is left as it is. bases: fixed subspaces u[rank, length] by axis, one for each mode that is not.
-    steps: of fixed subspaces in int8 networks, the real value of 1 in what is kept: the product of one for each axis
-    and index along it. wide: the same of what is between, on the way back, by the axis that was expanded last.
-    error: of these ranks, where samples measured it; trials: all ranks that were measured, the smallest first.
+    ranks: by mode, in the order of MODES; missing ones, and those above an axis' length, are that length. A mode of
+    full rank is not reduced. bases: fixed subspaces u[rank, length] by axis, one for each reduced mode. steps: for
+    fixed subspaces in int8 networks, the real value of 1 in the core: the product of one step for each axis and index
+    along it. wide: the real value of 1 in intermediate results of the expansion, by the axis expanded last. error: of
+    these ranks, if samples measured it; trials: all measured ranks, the smallest first.
     """
 
     ranks: tuple[int, ...]
@@ -63,18 +63,19 @@ def inward(reduced: Mapping[int, int], shape: tuple[int, ...]) -> list[int]:
 
 
 def outward(reduced: Mapping[int, int], shape: tuple[int, ...]) -> list[int]:
-    """Return the same on the way back."""
+    """Return the axes in the order of the fewest products for the expansion."""
     return sorted(reduced, key=lambda axis: (-reduced[axis] / shape[axis], axis))
 
 
 @dataclass(frozen=True)
 class KeptActivation:
-    """What one weight gradient keeps, and what that costs.
+    """Low-rank copy that one weight gradient keeps, and its costs.
 
-    layer: whose; shape: of the activation; ranks: of all its modes, in the order of MODES. core_bytes, subspace_bytes:
-    what is kept from the forward pass on; state_bytes: of subspaces that are kept from step to step; const_bytes: of
-    fixed ones. extra_macs: multiply-accumulates of a step beyond those of the exact gradient (may be below 0).
-    error, trials: as of LowRank.
+    layer: its layer; shape: of the activation; ranks: of all its modes, in the order of MODES. core_bytes,
+    subspace_bytes: kept from the forward pass on; state_bytes: of subspaces that are kept from step to step;
+    const_bytes: of fixed ones. extra_macs: multiply-accumulates of a step beyond those of the exact gradient (may be
+    below 0).
+    error, trials: as in LowRank.
     """
 
     layer: str
@@ -92,5 +93,5 @@ class KeptActivation:
 
     @property
     def kept_bytes(self) -> int:
-        """What lies in the arena between the forward pass and the gradient because of this layer."""
+        """Bytes kept in the arena between the forward pass and the gradient for this layer."""
         return self.core_bytes + self.subspace_bytes

@@ -1,4 +1,5 @@
-"""Buffers of a memory plan: rectangles in bytes and steps; and RAM of a part: what a build uses of which memory."""
+"""Buffers of a memory plan: rectangles in bytes and steps; and RAM of a microcontroller: a build's use of each
+memory."""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ BufferKind = Literal["header", "state", "accumulator", "input", "tensor", "scrat
 
 @dataclass(frozen=True)
 class Over:
-    """What a buffer may cover in its first step: one that dies there, as far as the node has read it by then.
+    """A dying buffer that another buffer may cover in its first step, as far as the node has read it by then.
 
-    name: the dying buffer. Where the two share bytes, it begins `distance` bytes above the buffer or more (`exact`: no
-    more). saved_bytes: what the two take less than their sizes while the step runs.
+    name: the dying buffer. If the two share bytes, it begins at least `distance` bytes above the other (`exact`:
+    exactly). saved_bytes: reduction of the bytes of both while the step runs.
     """
 
     name: str
@@ -33,8 +34,8 @@ class Buffer:
     """One rectangle of the arena: bytes [offset, offset + size) during steps [first, last], both inclusive.
 
     A step is an index into MemoryPlan.order. `values` are the names of the graph values that share the buffer
-    (in-place chains, views, updates); a scratch buffer's name is that of its node. over: see there; None mostly.
-    within: values of a buffer with parts, and where each begins, in bytes from the buffer's start (all others: there).
+    (in-place chains, views, updates); a scratch buffer's name is that of its node. over: see Over; mostly None. within:
+    values of a buffer with parts, with their offsets in bytes from the buffer's start (0 for all others).
     """
 
     name: str
@@ -63,7 +64,7 @@ def scratch_of(buffers: Iterable[Buffer]) -> dict[str, int]:
 
 
 def load_of(buffers: tuple[Buffer, ...], step_count: int) -> list[int]:
-    """Return live bytes at every step of `step_count` (an empty program still has one moment: its input lies there)."""
+    """Return live bytes at every step of `step_count` (an empty program still has one entry, for its input)."""
     change = [0] * (max(step_count, 1) + 1)
     for buffer in buffers:
         change[buffer.first_step] += buffer.size_bytes
@@ -79,18 +80,18 @@ def load_of(buffers: tuple[Buffer, ...], step_count: int) -> list[int]:
     return result
 
 
-# ---- RAM of a part ---------------------------------------------------------------------------------------------------
-# What a build uses of which memory, buffers of the loop around the step included.
+# ---- RAM of a board --------------------------------------------------------------------------------------------------
+# A build's use of each memory, including buffers of the loop around the step.
 
 ALIGNMENT_BYTES = 4
-"""Granularity of the bytes that a buffer takes in a memory."""
+"""Granularity, in bytes, of a buffer in a memory."""
 
 
 @dataclass(frozen=True)
 class RuntimeBuffer:
-    """RAM beside the arena that a part of the loop (--runtime) needs. what: for people.
+    """RAM beside the arena that a part of the loop (--runtime) needs. what: description for people.
 
-    definition: in C, of what the macro of its memory is in front of; {p} and {P} are the prefix.
+    definition: in C, placed after the macro of its memory; {p} and {P} are the prefix.
     """
 
     part: str
@@ -106,7 +107,7 @@ class RuntimeBuffer:
 
 @dataclass(frozen=True)
 class RamUse:
-    """Consumer of RAM, and its memory of the board: "" for a core, and if no memory has room for it."""
+    """A consumer of RAM, and its memory of the board: "" for a core, or if no memory has room."""
 
     what: str
     size_bytes: int
@@ -117,8 +118,8 @@ class RamUse:
 class PartRam:
     """All RAM that a build takes. size_bytes: of all memories of the board, None for a core, whose parts differ.
 
-    buffers: those of --runtime, which lie outside the arena. fits: whether everything is in a memory. lacking: buffers
-    for which none has room.
+    buffers: those of --runtime, outside the arena. fits: whether everything is in a memory. lacking: buffers for which
+    no memory has room.
     """
 
     uses: tuple[RamUse, ...]
@@ -129,7 +130,7 @@ class PartRam:
 
     @property
     def fits(self) -> bool:
-        """Tell whether a firmware of this build would link."""
+        """True if a firmware of this build would link."""
         return not self.lacking and not self.too_large
 
     @property
@@ -139,7 +140,7 @@ class PartRam:
 
 
 def part_ram(board: Board | None, plan: MemoryPlan, buffers: Sequence[RuntimeBuffer]) -> PartRam:
-    """Return what a plan, the buffers and (of a board) the stack and the reserve take."""
+    """Return the RAM of a plan, the buffers and (for a board) the stack and the reserve."""
     if board is None:
         uses = [RamUse("arena", plan.arena_bytes), *(RamUse(m.name, m.used_bytes) for m in plan.further)]
         found = (*uses, *(RamUse(buffer.what, buffer.size_bytes) for buffer in buffers))
@@ -158,7 +159,7 @@ def part_ram(board: Board | None, plan: MemoryPlan, buffers: Sequence[RuntimeBuf
 
 
 def taken_by(board: Board, plan: MemoryPlan) -> dict[str, int]:
-    """Return bytes of every memory that a plan takes."""
+    """Return the bytes of every memory that a plan takes."""
     taken = dict.fromkeys((memory.name for memory in board.memories), 0)
     taken[board.memories[0].name] = plan.arena_bytes
     return taken | {memory.name: memory.used_bytes for memory in plan.further}
@@ -167,7 +168,7 @@ def taken_by(board: Board, plan: MemoryPlan) -> dict[str, int]:
 def placed(board: Board, taken: Mapping[str, int], buffers: Sequence[RuntimeBuffer]) -> dict[str, str]:
     """Return part -> memory: all buffers in the first memories that have room.
 
-    If that cannot be, the largest one that is too much is left out (and so on).
+    If they do not fit, the largest one is left out, and so on.
     """
     ways = assignments(board, taken, buffers)
     found = next(ways, None)
@@ -178,7 +179,8 @@ def placed(board: Board, taken: Mapping[str, int], buffers: Sequence[RuntimeBuff
 
 
 def reserved(board: Board, buffers: Sequence[RuntimeBuffer]) -> dict[str, int] | None:
-    """Return memory -> what buffers leave of it to a plan, in the way with the largest arena; None: no way."""
+    """Return memory -> bytes that buffers leave to a plan, in the assignment with the largest arena; None if there is
+    none."""
     left = [
         {m.name: m.model_bytes - sum(b.placed_bytes for b in buffers if way[b.part] == m.name) for m in board.memories}
         for way in assignments(board, {}, buffers)
@@ -189,7 +191,7 @@ def reserved(board: Board, buffers: Sequence[RuntimeBuffer]) -> dict[str, int] |
 
 
 def most_records(board: Board, taken: Mapping[str, int], others: Sequence[RuntimeBuffer], record_bytes: int) -> int:
-    """Return the largest number of records for which there is room beside a plan and other buffers."""
+    """Return the largest number of records that fit beside a plan and other buffers."""
     most = 0
     for way in assignments(board, taken, others):
         for memory in board.memories:

@@ -1,4 +1,4 @@
-"""What a step costs by the target's figures (a model, no measurement), and how its plan was chosen."""
+"""Cost of a step by the target's figures (a model, not a measurement), and the choice of its plan."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Literal
 Objective = Literal["memory", "time", "energy"]
 Remat = Literal["off", "auto", "min"]
 Stream = Literal["off", "auto", "min"]
-"""The three wishes of --optimise, --remat and --stream; `plan/options.py` says what they mean."""
+"""Values of --optimise, --remat and --stream; `plan/options.py` explains them."""
 AttemptKind = Literal["asked", "stream", "recompute", "page", "optimise", "micro-batch", "less"]
-"""A plan of what was asked for, with some layers row by row, some tensors computed twice, in further memories, the best
-by an objective, with several samples in a step, of a smaller update."""
+"""Kinds of plans that were tried: as requested, with some layers row by row, some tensors computed twice, in further
+memories, the best by an objective, with several samples in a step, of a smaller update."""
 
 
 @dataclass(frozen=True)
 class StepCost:
     """Picoseconds and picojoules of one step and its update.
 
-    compute: of the core, accesses to the arena included. access: what accesses to further memories cost more. paging:
-    of copies between memories. memory_pj: of both. Nothing overlaps.
+    compute: of the core, accesses to the arena included. access: extra cost of accesses to further memories. paging: of
+    copies between memories. memory_pj: of both. Nothing overlaps.
     """
 
     compute_ps: int
@@ -42,16 +42,16 @@ class StepCost:
 
 @dataclass(frozen=True)
 class NodeTimes:
-    """Modelled picoseconds of every node of a training graph, by name: computing alone, as in StepCost.compute_ps."""
+    """Modelled picoseconds of every node of a training graph, by name: only computing, as in StepCost.compute_ps."""
 
     ps: Mapping[str, int]
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One way in which training was tried to fit, and the arena of the plan made that way (None: nothing was found).
+    """One attempt to make training fit, and the arena of its plan (None: no plan was found).
 
-    how, note: the same in words, for the user.
+    how, note: descriptions for the user.
     """
 
     kind: AttemptKind
@@ -62,7 +62,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class ChoiceRound:
-    """A choice of layers that --update auto has planned. arena_bytes: None where nothing was found that fits."""
+    """A choice of layers that --update auto has planned. arena_bytes: None if no plan that fits was found."""
 
     effort: Literal["quick", "full"]
     gain: float
@@ -72,11 +72,11 @@ class ChoiceRound:
 
 @dataclass(frozen=True)
 class LayerReason:
-    """What --update auto takes of a layer, the next way to train more of it, and why that was not taken, by the model.
+    """Choice of --update auto for a layer, the next way to train more of it, and why that was not taken, by the model.
 
-    way, next_way: "frozen", "bias", "in/8" to "out/2", "all" ("": nothing gains more). more: gain. over_bytes, over_ps:
-    what the next way is above a limit of memory or time; both 0: the model sees none, so plans did not fit, or what
-    else it would allow gains more.
+    way, next_way: "frozen", "bias", "in/8" to "out/2", "all" ("": nothing gains more). more: additional gain.
+    over_bytes, over_ps: excess of the next way over a limit of memory or time. If both are 0, the model sees no excess:
+    plans did not fit, or another choice gains more.
     """
 
     layer: str
@@ -92,8 +92,8 @@ class LayerReason:
 class RuleTried:
     """A rule's scheme after a short training on this machine: loss and accuracy on held-back samples, at its best rate.
 
-    accuracy: None where labels are values; rate: None where nothing was trained. finalist: whether it was among those
-    that were trained for longer.
+    accuracy: None if labels are values; rate: None if nothing was trained. finalist: whether it was among the rules
+    trained for longer.
     """
 
     rule: str
@@ -107,12 +107,12 @@ class RuleTried:
 
 @dataclass(frozen=True)
 class UpdateChoice:
-    """How --update auto has chosen what is trained.
+    """Choice of the trained parameters by --update auto.
 
-    gains: where they come from. gain: of what was chosen; best_gain: nothing that could fit has more, as far as that is
-    known. scheme: the choice as a scheme file. why: sentences for people: which limit binds, what more room would be
-    used for. tried: rules that were compared, the first without any training; empty without samples. held: how many of
-    them judged.
+    gains: their source. gain: of the choice; best_gain: known upper bound of the gain of anything that could fit.
+    scheme: the choice as a scheme file. why: sentences for people: which limit binds, what more room would be used for.
+    tried: rules that were compared, the first without any training; empty without samples. held: number of held-back
+    samples.
     """
 
     gains: str
@@ -127,16 +127,16 @@ class UpdateChoice:
 
     @property
     def proven(self) -> bool:
-        """Whether nothing better fits."""
+        """True if nothing better fits."""
         return self.gain >= self.best_gain
 
 
 @dataclass(frozen=True)
 class ParetoPoint:
-    """What --update auto trains with one --arena (`limit_bytes`), by a full plan, and what that gains.
+    """Choice of --update auto for one --arena (`limit_bytes`), by a full plan, and its gain.
 
-    best_gain: as in UpdateChoice. layers, parameters: how many are trained. depth: how many layers lie from the first
-    trained one to the last layer, both included.
+    best_gain: as in UpdateChoice. layers, parameters: numbers trained. depth: number of layers from the first trained
+    one to the last layer, both included.
     """
 
     limit_bytes: int
@@ -152,10 +152,10 @@ class ParetoPoint:
 
 @dataclass(frozen=True)
 class PlanChoice:
-    """How a plan was chosen. objective: None is the least extra time that fits; limit_ps: of --max-step-time.
+    """Choice of a plan. objective: None is the least extra time that fits; limit_ps: of --max-step-time.
 
-    attempts: what was tried, in that order; the last one that fits is the plan. update: how --update auto has chosen.
-    pareto: what it would choose in other arenas, where that was asked for.
+    attempts: in the order tried; the last one that fits is the plan. update: choice of --update auto. pareto: its
+    choices in other arenas, if requested.
     """
 
     cost: StepCost

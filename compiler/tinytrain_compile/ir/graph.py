@@ -1,4 +1,4 @@
-"""Graphs that are built node by node, checked after every stage, and asked which nodes need which."""
+"""Building of graphs node by node, the check after every stage, and dependencies between nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DTYPES = {"float32": "float32", "int32": "int32", "int8": "int8", "uint8": "uin
 
 
 class GraphBuilder:
-    """Collects nodes and constants; `emit` infers the outputs' types through `infer(op, inputs, attrs)`."""
+    """Builder of nodes and constants; `emit` infers the outputs' types through `infer(op, inputs, attrs)`."""
 
     def __init__(self, infer: InferFn, taken: Iterable[str] = ()) -> None:
         self._infer = infer
@@ -24,11 +24,11 @@ class GraphBuilder:
         self.constants: dict[str, Array] = {}
 
     def unique(self, hint: str) -> str:
-        """Return a name that is not used yet: the hint itself, or the hint with a number behind it."""
+        """Return an unused name: the hint itself, or the hint with a number appended."""
         return first_free(chain((hint,), (f"{hint}.{number}" for number in count(2))), self._names)
 
     def forget(self, nodes: Iterable[Node]) -> None:
-        """Free the names of nodes that were taken out again."""
+        """Free the names of removed nodes."""
         for node in nodes:
             self._names -= {node.name, *(value.name for value in node.outputs)}
 
@@ -73,7 +73,7 @@ class GraphBuilder:
 
 
 # ---- the check -------------------------------------------------------------------------------------------------------
-# The gate behind every stage that makes a graph: an invalid graph never reaches the next stage.
+# The gate after every stage that makes a graph: an invalid graph never reaches the next stage.
 
 
 class GraphError(Exception):
@@ -143,10 +143,10 @@ class Dependencies:
             made.update(dict.fromkeys((value.name for value in node.outputs), needed | self._bit[node.name]))
 
     def after(self, node: Node, first: Node) -> bool:
-        """Tell whether a node can only run behind another one."""
+        """Tell whether a node can only run after another one."""
         return self.any_after((node.name,), (first.name,))
 
     def any_after(self, late: Iterable[str], first: Iterable[str]) -> bool:
-        """Tell whether any of these nodes needs, from however far, what one of the others makes; by their names."""
+        """Tell whether any of the nodes `late` depends, directly or indirectly, on one of `first`; both by name."""
         bits = sum(self._bit[name] for name in set(first))
         return any(self._needed[name] & bits for name in late)

@@ -1,4 +1,4 @@
-"""What the frontend hands to the stages behind it: the forward graph and how its ONNX model relates to it."""
+"""Result of the frontend for later stages: the forward graph and its relation to the ONNX model."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tinytrain_compile.ir.types import Array, Graph, Node, Value
 
 LossKind = Literal["nll", "softmax-ce", "mse", "bce", "written"]
 LossJoin = Literal["mean", "sum", "other"]
-"""How the loss of a batch follows from those of its samples."""
+"""Relation of a batch's loss to those of its samples."""
 
 
 @dataclass(frozen=True, eq=False)
 class WrittenLoss:
-    """A loss that is nodes of the file: they are appended to the forward graph and differentiated as they stand.
+    """A loss made of nodes of the file: they are appended to the forward graph and differentiated unchanged.
 
-    nodes, constants: behind the graph, whose values they read by name. reads: the outputs of the graph as imported,
-    where they may have become other values; more than one if the loss reads other heads or hidden activations.
+    nodes, constants: after the graph, whose values they read by name. reads: the outputs of the graph as imported,
+    which may have become other values since; more than one if the loss reads other heads or hidden activations.
     label: the value that holds the labels. value: the loss, a scalar.
     """
 
@@ -34,17 +34,17 @@ class WrittenLoss:
 
 @dataclass(frozen=True, eq=False)
 class ImportedLoss:
-    """The loss that a model brings along (`contract` 2 in report.json).
+    """The loss contained in a model (`contract` 2 in report.json).
 
     kind: "softmax-ce" reads raw scores, "nll" log-probabilities, "bce" logits; "written" is any other, in nodes.
-    reduction: of the samples of a batch; "other": it does not follow from those of the samples.
+    reduction: of the samples of a batch; "other": a batch's loss does not follow from those of the samples.
     class_weights: one float32 factor per class, or None.
-    ignore_index: the label whose samples do not count, or None.
+    ignore_index: label of samples that do not count, or None.
     axis: the class axis of the graph's output (in the graph's own axis order).
-    label / label_shape: the ONNX input that holds the labels ("": it reads none), and its shape (for classes the
-    output's without their axis).
+    label / label_shape: the ONNX input that holds the labels ("": it reads none), and its shape (for classes, the
+    output's shape without their axis).
     origin: the ONNX node. output: the file's output that is the loss.
-    whole: labels are integers in the file, and numbers here.
+    whole: labels are integers in the file, and float32 here.
     """
 
     kind: LossKind
@@ -62,11 +62,11 @@ class ImportedLoss:
 
 @dataclass(frozen=True)
 class FileTensor:
-    """Where a tensor of the model file is in the imported graph.
+    """Place of a tensor of the model file in the imported graph.
 
-    value: name of the graph's value; shape: the ONNX shape; order: which ONNX axis each axis of the value holds (-1:
-    none, its size is 1), every one once. columns: of a flattened channels-last image, the ONNX index of each element of
-    the last axis; () for those in order. A value is a real number, also where the file stores integers.
+    value: name of the graph's value; shape: the ONNX shape; order: the ONNX axis of each axis of the value (-1: none,
+    its size is 1), every one once. columns: for a flattened channels-last image, the ONNX index of each element of the
+    last axis; () if these are in order. A value is a real number, even if the file stores integers.
     """
 
     value: str
@@ -86,10 +86,11 @@ class FileTensor:
 
 @dataclass(frozen=True)
 class ParameterChoice:
-    """Whether a floating-point initializer of the file is a parameter, in few words why, and how many numbers it is.
+    """Decision whether a floating-point initializer of the file is a parameter, with a short reason and its number of
+    elements.
 
-    values: the parameters of the graph that hold its numbers. into: the tensor of the file into whose numbers the
-    compiler has taken it: they train as one.
+    values: the parameters of the graph that hold its numbers. into: the tensor of the file into which the compiler has
+    folded it: they train as one.
     """
 
     name: str
@@ -113,18 +114,17 @@ class StoredTensor:
     zero: NDArray[np.int64]
 
     def integers(self, real: Array) -> Array:
-        """Return what the file holds of real numbers: the nearest that there are."""
+        """Return the nearest integers of the file's format to real numbers."""
         limits = np.iinfo(self.kind)
         return np.clip(np.rint(real / self.scale) + self.zero, limits.min, limits.max).astype(self.kind)
 
 
 @dataclass(frozen=True, eq=False)
 class FileNumbers:
-    """A tensor of the file that parameters are in: an initializer, or what nodes make of some.
+    """A tensor of the file that contains parameters: an initializer, or the result of nodes on some.
 
-    kind: its numpy type. initial: its real numbers in float32, in the file's layout. stored: how the file holds them,
-    if as integers.
-    readers: (first output, place of the input) of the nodes that read it, for one that the file does not have: it
+    kind: its numpy type. initial: its real numbers in float32, in the file's layout. stored: its integer form in the
+    file, if any. readers: (first output, index of the input) of the nodes that read a tensor missing in the file: it
     becomes their input.
     """
 
@@ -137,10 +137,10 @@ class FileNumbers:
 
 @dataclass(frozen=True, eq=False)
 class ParameterSource:
-    """Which numbers of the file a parameter of the graph holds: parameter = numbers * factor + offset.
+    """Numbers of the file that a parameter of the graph holds: parameter = numbers * factor + offset.
 
-    places: of the parameter's shape, where in the tensor (flat). factor, offset: one element, or one for each output
-    channel (first axis): the normalisation that was folded into the layer.
+    places: in the parameter's shape, flat indices into the tensor. factor, offset: one element, or one for each output
+    channel (first axis): the normalisation folded into the layer.
     """
 
     tensor: FileNumbers
@@ -150,7 +150,7 @@ class ParameterSource:
 
     @property
     def folded(self) -> bool:
-        """Whether a normalisation is in the parameter; of one channel it is one number too."""
+        """True if a normalisation is folded into the parameter; for one channel it is one number too."""
         return bool((self.factor != 1).any() or (self.offset != 0).any())
 
     def cut(self, axis: int, channels: Sequence[int]) -> ParameterSource:
@@ -168,9 +168,9 @@ class ParameterSource:
             return (taken.astype(np.float64) * factor + offset).astype(np.float32)
 
     def in_file(self, parameter: Array) -> Array:
-        """Return the numbers of the file that a parameter stands for, in its shape.
+        """Return the numbers of the file for a parameter, in its shape.
 
-        No finite ones where nothing does.
+        They are not finite if none match.
         """
         with np.errstate(all="ignore"):
             numbers = (parameter.astype(np.float64) - self._along(self.offset)) / self._along(self.factor)
@@ -182,11 +182,11 @@ class ParameterSource:
 
 @dataclass(frozen=True, eq=False)
 class FileTraining:
-    """How a file is trained that says so itself (`contract` 3: TrainingInfoProto, 4: a graph with gradients).
+    """Training defined by the file itself (`contract` 3: TrainingInfoProto, 4: a graph with gradients).
 
-    trained: names of its initializers. optimizer: "" where the file does not say. settings: fields of TrainingOptions.
-    learning_rate: None where the file leaves it open. initial: first values of optimizer state, by initializer (in
-    ImportedModel: by parameter, in its layout) and kind. notes: remarks for the user.
+    trained: names of its initializers. optimizer: "" if the file does not name one. settings: fields of
+    TrainingOptions. learning_rate: None if the file leaves it open. initial: first values of optimizer state, by
+    initializer (in ImportedModel: by parameter, in its layout) and kind. notes: remarks for the user.
     """
 
     contract: Literal[3, 4]
@@ -200,7 +200,7 @@ class FileTraining:
 
 @dataclass(frozen=True)
 class WholeNumbers:
-    """Of an input that is integers in the file and float32 here: its numpy type there, and what it may hold."""
+    """Integers of an input that is float32 here: their numpy type in the file, and their range."""
 
     kind: str
     low: int
@@ -209,8 +209,8 @@ class WholeNumbers:
 
 @dataclass(frozen=True)
 class DataInput:
-    """An input of the file that samples go to. shape: of ONNX, batch included; perm: graph array = ONNX array
-    transposed by it. whole: the numbers of one that is integers in the file and float32 in the graph.
+    """An input of the file for samples. shape: of ONNX, batch included; perm: graph array = ONNX array transposed by
+    it. whole: the numbers of an input that is integers in the file and float32 in the graph.
     """
 
     name: str
@@ -221,7 +221,8 @@ class DataInput:
 
 @dataclass(frozen=True, eq=False)
 class Copy:
-    """An initializer that follows from another one. source: that one; of: makes its numbers of the source's."""
+    """An initializer computed from another one. source: the other one; of: function from the source's numbers to its
+    own."""
 
     source: str
     of: Callable[[Array], Array]
@@ -229,23 +230,23 @@ class Copy:
 
 @dataclass(frozen=True, eq=False)
 class ImportedModel:
-    """A forward graph with its data inputs, and the way from ONNX arrays to it. Its first output is the model's.
+    """A forward graph with its data inputs, and the mapping from ONNX arrays to it. Its first output is the model's.
 
     contract: 1 is a forward model (the user names the loss), 2 a model that ends in its loss; 3 and 4 see FileTraining.
-    graph: with a loss of its own it ends where the loss reads it, so it may have further outputs (WrittenLoss.reads).
+    graph: if the model has a loss, it ends where the loss reads it, so it may have further outputs (WrittenLoss.reads).
     input_shape / output_shape: ONNX shapes, batch included.
     input_perm / output_perm: graph array = ONNX array transposed by this permutation.
-    quantised: the ONNX model was a quantised one; its ranges are the values' `quant`.
-    tensors: by the file's names, the tensors that are still there after fusing and folding: what can be compared.
-    replaced: tensors of the file that depend on a layer which --classes has replaced.
-    choices: of every floating-point initializer that can change the result, whether it is a parameter.
-    floats: ONNX nodes that compute in float32 whatever the others do (recurrent layers).
-    training: how the file itself is trained, if it says so.
+    quantised: the ONNX model was quantised; its ranges are the values' `quant`.
+    tensors: by the file's names, the tensors that remain after fusing and folding and can be compared. replaced:
+    tensors of the file that depend on a layer which --classes has replaced.
+    choices: decisions on every floating-point initializer that can change the result.
+    floats: ONNX nodes that always compute in float32 (recurrent layers).
+    training: defined by the file itself, if it does so.
     whole: the numbers of an input that is integers in the file and float32 in the graph.
     more: data inputs besides the first, in the order of the file.
-    sources: of every parameter, the numbers of the file that it holds. fresh: what --classes has replaced.
-    copies: initializers that the graph makes of another one, which may be trained.
-    requantised: integer initializers that take other scales here, because their numbers do not fit int8.
+    sources: parameter -> the numbers of the file that it holds. fresh: tensors that --classes has replaced.
+    copies: initializers that the graph computes from another one, which may be trained.
+    requantised: integer initializers that get other scales here, because their numbers do not fit int8.
     """
 
     graph: Graph

@@ -1,4 +1,4 @@
-"""What lower/ hands to emit/: C functions, and which one each node calls."""
+"""Result of lower/ for emit/: C functions, and the one that each node calls."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(frozen=True)
 class Kernel:
-    """One C function. Parameters, in order: inputs, outputs that are no input's alias, scratch if it takes any.
+    """One C function. Parameters, in order: inputs, outputs that do not alias an input, scratch if it needs any.
 
-    parts: functions that it calls (those of a stream's layers), which its source begins with. Their names, and whatever
-    else it defines, begin with its own. turns: of its longest loop, if a call may compute some of them: it takes the
-    first and the one behind the last in front of its scratch; 0: one call computes all.
+    parts: functions that it calls (those of a stream's layers), with which its source begins. Their names, and those of
+    other definitions, begin with its own. turns: of its longest loop, if a call may compute some of them: then the
+    first turn and the end precede its scratch; 0: one call computes all.
     """
 
     name: str
@@ -22,17 +22,17 @@ class Kernel:
     scratch_dtype: str = ""
     """Element type of its scratch parameter; "" if it has none."""
     small: bool = False
-    """Made for small code: compiled with -Os, and may take a table of numbers as its last parameter."""
+    """True if made for small code: compiled with -Os, and may take a table of numbers as its last parameter."""
     parts: tuple[Kernel, ...] = ()
     turns: int = 0
 
     @property
     def body(self) -> str:
-        """Its text without the comment in front of it and without its name."""
+        """Its text without the leading comment and without its name."""
         return self.source.partition("*/\n")[2].replace(f"{self.name}(", "(", 1)
 
     def named(self, name: str) -> Kernel:
-        """Return the same function under another name."""
+        """Return the function under another name."""
 
         def renamed(text: str) -> str:
             if self.parts:
@@ -45,11 +45,11 @@ class Kernel:
 
 @dataclass(frozen=True)
 class KernelSet:
-    """All distinct kernels, and which one each node calls: node name -> kernel name ("" for a view).
+    """All distinct kernels, and the calls of nodes: node name -> kernel name ("" for a view).
 
     numbers: node -> the table that its call passes to a shared kernel; tables: by C name.
     transposed: nodes that read a copy of their frozen 1x1 weight, with its channel axes swapped.
-    turns: of nodes whose kernel may be called for some of its turns, how many there are. It depends on the node.
+    turns: node -> number of its kernel's turns, if a call may compute some of them; the number depends on the node.
     """
 
     kernels: tuple[Kernel, ...]
@@ -61,7 +61,7 @@ class KernelSet:
 
     @property
     def functions(self) -> tuple[Kernel, ...]:
-        """All C functions, those first that others call: each once, whatever its names."""
+        """All C functions, called ones before their callers: each once, whatever its names."""
         names: dict[str, str] = {}  # by text without comment and name
         parts: dict[str, Kernel] = {}
         kernels: list[Kernel] = []
@@ -80,7 +80,7 @@ class KernelSet:
         return replace(self, calls=calls, turns=turns)
 
     def updated(self, other: KernelSet) -> KernelSet:
-        """Return these calls, or those of `other` for nodes that it has; kernels that nobody calls are left out."""
+        """Return these calls, or those of `other` for nodes that it has; kernels that are not called are left out."""
         calls = {**self.calls, **{node: kernel for node, kernel in other.calls.items() if node in self.calls}}
         used = set(calls.values())
         kernels = {kernel.name: kernel for kernel in (*self.kernels, *other.kernels) if kernel.name in used}
@@ -97,9 +97,9 @@ class KernelSet:
 
 
 class KernelCache:
-    """Kernels that were made, by what decides their code. It lives as long as the caller of lower/ that owns it.
+    """Cache of kernels, by the data that determine their code. It lives as long as the caller of lower/ that owns it.
 
-    limit: kernels at most; the one that was asked for longest ago makes room for the next.
+    limit: most kernels; the least recently used one makes room for the next.
     """
 
     def __init__(self, limit: int = 1024) -> None:
@@ -107,9 +107,9 @@ class KernelCache:
         self._kernels: dict[object, Kernel] = {}
 
     def get(self, key: object, make: Callable[[], Kernel]) -> Kernel:
-        """Return the kernel that was kept for this key, or what `make` gives, which is kept."""
+        """Return the kernel kept for this key, or else keep and return that of `make`."""
         kernel = self._kernels.pop(key, None) or make()
-        self._kernels[key] = kernel  # it is the last one now
+        self._kernels[key] = kernel  # it is the most recent now
         if len(self._kernels) > self._limit:
             del self._kernels[next(iter(self._kernels))]
         return kernel
@@ -117,7 +117,7 @@ class KernelCache:
 
 @dataclass(frozen=True)
 class Copied:
-    """A frozen weight that lies in flash a second time, in the layout that its data gradient reads."""
+    """A second copy of a frozen weight in flash, in the layout that its data gradient reads."""
 
     layer: str
     size_bytes: int
@@ -125,10 +125,10 @@ class Copied:
 
 @dataclass(frozen=True)
 class CodeChoice:
-    """Which code the nodes of a step got, and for what limit on flash.
+    """Choice of code for the nodes of a step, and its limit on flash.
 
-    variant: "speed", "size" or "mixed". small_nodes: whose kernels are small. budget_bytes: of code and constants.
-    other_bytes: of code and constants of the other kind, if both were weighed.
+    variant: "speed", "size" or "mixed". small_nodes: nodes with small kernels. budget_bytes: limit for code and
+    constants. other_bytes: of code and constants of the other variant, if both were compared.
     """
 
     variant: str = "speed"

@@ -1,4 +1,4 @@
-"""What trainings on a user's own samples showed: scores by epoch, rates that were tried, what is recommended."""
+"""Results of trainings on a user's own samples: scores by epoch, rates tried, and the recommendation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from tinytrain_compile.ir.cost import StepCost
 
 RateSchedule = Literal["cosine", "constant"]
-"""What a learning rate does in a training: it falls to 0 along half a cosine, or stays."""
+"""Course of a learning rate in a training: it falls to 0 along half a cosine, or stays."""
 SCHEDULES: tuple[RateSchedule, ...] = get_args(RateSchedule)
 
 MOST_WARM_UP = 0.5
@@ -21,10 +21,10 @@ ENOUGH = 0.9
 
 @dataclass(frozen=True)
 class Score:
-    """How well samples are known. accuracy: None where labels are values.
+    """Performance on samples. accuracy: None if labels are values.
 
-    Of networks that repeat their input, with test samples of which some are faults (else None): auc, the area under the
-    ROC curve of the errors; threshold, the 99th percentile of the errors of own samples that were not trained on;
+    For networks that reproduce their input, with some faults among the test samples (else None): auc, the area under
+    the ROC curve of the errors; threshold, the 99th percentile of the errors of own samples that were not trained on;
     false_alarms, the share of sound test samples above it; detected, the share of faults above it.
     """
 
@@ -37,32 +37,32 @@ class Score:
 
     @property
     def worth(self) -> tuple[float, float]:
-        """What is compared, more is better: accuracy first, where there is one, then the loss."""
+        """Sort key, larger is better: accuracy first, if there is one, then the loss."""
         return (0.0 if self.accuracy is None else self.accuracy, -self.loss)
 
     def better_than(self, other: Score, samples: int, errors: float = 1.0) -> bool:
-        """Tell whether it is better by more than so many standard errors of an accuracy on so many samples.
+        """Tell whether it is better by more than `errors` standard errors of an accuracy on `samples` samples.
 
         Without an accuracy: whether it is better at all.
         """
         if self.accuracy is None or other.accuracy is None:
             return self.worth > other.worth
-        right = (self.accuracy * samples + 1) / (samples + 2)  # never sure of none or all, by a handful
+        right = (self.accuracy * samples + 1) / (samples + 2)  # a few samples never prove a share of 0 or 1
         return self.accuracy - other.accuracy > errors * (right * (1 - right) / max(samples, 1)) ** 0.5
 
     def learned_since(self, before: Score, samples: int) -> bool:
-        """Return whether more is known than before.
+        """Tell whether performance is better than before.
 
-        More is right, or for all that so many samples can tell as much is right, at a smaller loss.
+        That is, the accuracy is higher, or not significantly lower on this many samples, with a smaller loss.
         """
         return self.worth > before.worth or (self.loss < before.loss and not before.better_than(self, samples))
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Of one training: scores before the first epoch and after each; of old samples too, in final ones.
+    """Scores of one training, before the first epoch and after each; in final trainings, of old samples too.
 
-    steps: updates of an epoch. failed: a loss was NaN or infinite; the scores before it are there.
+    steps: updates of an epoch. failed: a loss was NaN or infinite; scores before it are included.
     """
 
     scores: tuple[Score, ...]
@@ -72,7 +72,7 @@ class Curve:
 
 
 def curve_of(found: Mapping[str, Any]) -> Curve:
-    """Make a curve of what `dataclasses.asdict` made of one."""
+    """Make a curve from its `dataclasses.asdict` form."""
     each = {name: tuple(Score(**score) for score in found[name]) for name in ("scores", "old")}
     return Curve(**each, steps=found["steps"], failed=found["failed"])
 
@@ -80,7 +80,7 @@ def curve_of(found: Mapping[str, Any]) -> Curve:
 def mean_curve(curves: Sequence[Sequence[Score]], failed: Sequence[bool]) -> tuple[Score, ...]:
     """Return the mean over trainings, epoch by epoch.
 
-    What ended earlier stays as it was, what failed counts as the worst.
+    A training that ended earlier keeps its last score; a failed one counts as the worst.
     """
     length = max(len(scores) for scores in curves)
     return tuple(
@@ -96,7 +96,7 @@ def _at(scores: Sequence[Score], failed: bool, epoch: int) -> Score:
 
 
 def mean_score(found: Sequence[Score]) -> Score:
-    """Return the mean of several; what one of them does not know, the mean does not."""
+    """Return the mean of several scores; a number that one of them lacks is missing in the mean."""
 
     def each(name: str) -> float | None:
         known = [value for score in found if (value := getattr(score, name)) is not None]
@@ -107,16 +107,16 @@ def mean_score(found: Sequence[Score]) -> Score:
 
 
 def warm_up_updates(share: float, updates: int) -> int:
-    """Return the updates in which the rate grows first, if that is to be a share of so many."""
+    """Return the number of first updates in which the rate grows: a share of `updates`."""
     return round(share * updates)
 
 
 @dataclass(frozen=True)
 class Tried:
-    """A batch, a norm to clip to (0: none) and a rate in a round of the search: the mean curve over its trainings, each
-    on a seed of its own. settles: the rate had fallen to 0 at the end, so that only the end is what a device gets.
-    per_layer: the norm is that of each layer alone. warm_up: share of the updates in which the rate grew first.
-    average: ends of epochs whose mean was judged (0: none)."""
+    """A batch, a norm to clip to (0: none) and a rate in a round of the search, with the mean curve over its trainings,
+    one per seed. settles: the rate had fallen to 0 at the end, so only the end counts for a device. per_layer: the norm
+    is that of each layer alone. warm_up: share of the updates in which the rate grew first. average: number of last
+    epochs whose averaged states were scored (0: none)."""
 
     batch: int
     clip: float
@@ -131,23 +131,23 @@ class Tried:
 
     @property
     def best_epoch(self) -> int:
-        """The epoch after which held-back samples were known best; 0: before the first."""
+        """The epoch with the best score on held-back samples; 0: before the first."""
         if self.settles:
             return len(self.curve) - 1
         return max(range(len(self.curve)), key=lambda epoch: self.curve[epoch].worth)
 
     @property
     def best(self) -> Score:
-        """The score after it."""
+        """The score after the best epoch."""
         return self.curve[self.best_epoch]
 
 
 @dataclass(frozen=True)
 class Learned:
-    """What the recommended training gives on test samples, and on old ones (empty without): the mean over seeds.
+    """Mean over seeds of the recommended training's scores on test samples, and on old ones (empty without).
 
     replay: old samples kept, one of which follows every new one (0: none). spread: standard deviation between seeds of
-    the accuracy at the end, or of the loss. steps: updates of an epoch.
+    the final accuracy, or of the loss. steps: updates of an epoch.
     """
 
     replay: int
@@ -158,12 +158,12 @@ class Learned:
 
     @property
     def epochs(self) -> int:
-        """Trained."""
+        """Number of epochs trained."""
         return len(self.curve) - 1
 
     @property
     def epochs_to_most(self) -> int:
-        """After how many ENOUGH of the gain is there."""
+        """Number of epochs after which the share ENOUGH of the gain is reached."""
         each = [one.loss if one.accuracy is None else -one.accuracy for one in self.curve]
         goal = each[0] + ENOUGH * (each[-1] - each[0])
         return next((epoch for epoch, value in enumerate(each) if value <= goal), self.epochs)
@@ -173,13 +173,13 @@ class Learned:
 class Finding:
     """All that `finetune` found.
 
-    rounds: what was tried. chosen: of the last one. rate: what is recommended, near that of chosen. learned: what that
-    gives without replay and, where there are old samples, with it. replay: old samples to keep, 0 for none. samples,
-    tests: how many of them; held: of samples, how many judge a run of the rounds. trainings: run. step: what a call
-    costs on the target by its figures; calls: of an update. update: what is trained; scheme: as a file, where that was
-    chosen by --update auto ("" else). notes: what was made of the samples. record_bytes: of an old sample that is kept;
-    most_kept: how many of them the board has room for (None: its RAM is not known). suspects: notes that may say why
-    nothing was learned.
+    rounds: settings tried. chosen: from the last round. rate: recommended, near that of chosen. learned: its results
+    without replay and, if there are old samples, with it. replay: old samples to keep, 0 for none. samples, tests:
+    their numbers; held: number of samples held back in a run of the rounds. trainings: number run. step: cost of a call
+    on the target by its figures; calls: per update. update: selection of trained parameters; scheme: as a file, if
+    --update auto chose it (else ""). notes: on the use of the samples. record_bytes: of an old sample that is kept;
+    most_kept: how many of them the board has room for (None: its RAM is not known). suspects: notes on possible reasons
+    why nothing was learned.
     """
 
     rounds: tuple[tuple[Tried, ...], ...]
@@ -203,23 +203,23 @@ class Finding:
 
     @property
     def taken(self) -> Learned:
-        """What is recommended."""
+        """The recommended result."""
         return next(one for one in self.learned if one.replay == self.replay)
 
     @property
     def warm_up(self) -> int:
-        """Updates of what is recommended in which the rate grows first."""
+        """Number of first updates in which the rate grows, in the recommended training."""
         return warm_up_updates(self.chosen.warm_up, self.taken.epochs * self.taken.steps)
 
     @property
     def worth_it(self) -> bool:
-        """Whether samples are known better after training than before it: those held back, and the test samples."""
+        """True if performance is better after training than before, on held-back samples and on test samples."""
         learned, seeds = self.learned[0].curve, self.chosen.seeds
         held = self.chosen.best.learned_since(self.chosen.curve[0], seeds * self.samples // 4)
         return held and learned[-1].learned_since(learned[0], seeds * self.tests)
 
     def device(self, updates: int) -> tuple[float, float] | None:
-        """Return seconds and joules of so many updates by the target's figures."""
+        """Return seconds and joules of `updates` updates by the target's figures."""
         if self.step is None:
             return None
         count = updates * self.calls

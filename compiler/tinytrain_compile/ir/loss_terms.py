@@ -1,4 +1,4 @@
-"""How the losses of calls make the loss of a batch: what divides them, and what labels weigh."""
+"""Composition of a batch's loss from the losses of calls: the divisor, and the weights of labels."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ import numpy as np
 from tinytrain_compile.ir.types import Array
 
 Divisor = Literal["samples", "weights", "one"]
-"""What divides the gradients of a batch: its samples, what its labels weigh, or nothing (the loss is a sum)."""
+"""Divisor of a batch's gradients: the number of samples, the sum of label weights, or 1 (the loss is a sum)."""
 
 
 @dataclass(frozen=True)
 class LabelWeights:
-    """What the labels of a loss weigh: `table` has a weight per class (empty: 1 for all), `ignored` is a label of 0."""
+    """Weights of a loss's labels: `table` has a weight per class (empty: 1 for all), `ignored` is a label of weight
+    0."""
 
     table: tuple[float, ...] = ()
     ignored: int | None = None
 
     def of(self, labels: Array, start: float = 0.0) -> np.float32:
-        """Return their sum on top of `start`, one after another in float32, as the generated code adds them."""
+        """Return the sum of labels' weights plus `start`, one after another in float32, as the generated code adds
+        them."""
         total = np.float32(start)
         for label in (int(label) for label in labels.flat):
             if label != self.ignored:
@@ -31,17 +33,18 @@ class LabelWeights:
 
     @property
     def nothing(self) -> tuple[int, ...]:
-        """Labels of weight 0: where a call has no others, it changes nothing."""
+        """Labels of weight 0: a call with no others changes nothing."""
         ignored = () if self.ignored is None else (self.ignored,)
         return tuple(dict.fromkeys((*ignored, *(i for i, weight in enumerate(self.table) if weight == 0))))
 
 
 @dataclass(frozen=True)
 class LossTerms:
-    """How the losses of calls make the loss of a batch: PyTorch's value of `reduction` for all its samples at once.
+    """Composition of a batch's loss from the losses of calls: PyTorch's value of `reduction` for all its samples at
+    once.
 
-    divisor: of the batch's gradients. weights: None where every label counts 1. divided: whether the graph's loss is a
-    sum that the call divides by the weights of its labels.
+    divisor: of the batch's gradients. weights: None if every label counts 1. divided: whether the graph's loss is a sum
+    that the call divides by the weights of its labels.
     """
 
     divisor: Divisor = "samples"
@@ -49,7 +52,8 @@ class LossTerms:
     divided: bool = False
 
     def of_call(self, loss: Array, labels: Array) -> Array:
-        """Return what a call reports: the graph's loss, or that over the weights of its labels (0 without any)."""
+        """Return the loss that a call reports: the graph's, or that divided by the weights of its labels (0 without
+        any)."""
         if not self.divided or self.weights is None:
             return loss
         weight = self.weights.of(labels)

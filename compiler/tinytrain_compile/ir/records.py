@@ -1,7 +1,7 @@
 """Samples of a model with several data inputs: one array of records, a field for each input.
 
-An array of samples of one input is that input's array. So code that chooses, joins and counts samples does not care how
-many inputs there are.
+An array of samples of one input is that input's array. So code that chooses, joins and counts samples does not depend
+on the number of inputs.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def parts(x: Array) -> tuple[Array, ...]:
 
 
 def feeds(x: Array, inputs: Sequence[Value]) -> dict[str, Array]:
-    """Return what these inputs hold in a call that takes all of these samples."""
+    """Return the contents of these inputs in a call with all of these samples."""
     return {value.name: part.reshape(value.shape) for value, part in zip(inputs, parts(x), strict=True)}
 
 
 def in_calls(x: Array, inputs: Sequence[Value], together: int) -> Array:
-    """Return samples by call: each of the first axis is what one call takes."""
+    """Return samples by call: each element of the first axis has the samples of one call."""
     return x.reshape(-1, together) if x.dtype.names is not None else x.reshape(-1, *inputs[0].shape)
 
 

@@ -1,4 +1,4 @@
-"""What the stages hand to each other (besides Graph): frozen data, so that no stage imports another."""
+"""Data between stages (besides Graph), frozen, so that no stage imports another."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tinytrain_compile.ir.types import Array, Graph, Node, Quant, Value
 
 
 def channel_axis(axis: str, rank: int) -> int:
-    """Return where the "out" or "in" axis of a weight lies: outputs are first in every layer's weight, inputs last."""
+    """Return the index of a weight's "out" or "in" axis: outputs are first in every layer's weight, inputs last."""
     return 0 if axis == "out" else rank - 1
 
 
 @dataclass(frozen=True)
 class ChannelSlice:
-    """Update only these channels of a weight, on its "out" or "in" axis (increasing indices).
+    """The updated channels of a weight, on its "out" or "in" axis (increasing indices).
 
-    on_device: these at first, as many others once the device has chosen (ir/choice.py).
+    on_device: these at first, the same number of others once the device has chosen (ir/choice.py).
     """
 
     axis: str
@@ -36,14 +36,14 @@ class ChannelSlice:
 
 @dataclass(frozen=True)
 class UpdatePlan:
-    """What is updated: parameter name -> None (the whole tensor) or a channel slice. All others are frozen.
+    """Updated parameters: parameter name -> None (the whole tensor) or a channel slice. All others are frozen.
 
-    activations: weight -> how its layer keeps its input for the gradient (None: exactly), where that is said.
+    activations: weight -> form in which its layer keeps its input for the gradient (None: exactly), if given.
     """
 
     updates: Mapping[str, ChannelSlice | None]
     label: str = ""
-    """How the user would ask for it again: `last:6`, `all`, a file name ..."""
+    """Value of --update that selects it again: `last:6`, `all`, a file name ..."""
     activations: Mapping[str, LowRank | None] = field(default_factory=dict[str, LowRank | None])
 
 
@@ -52,11 +52,11 @@ class UpdatePlan:
 
 @dataclass(frozen=True, eq=False)
 class IntegerUnit:
-    """What the integers of a parameter count: real = (integers + fraction / 256) * scale.
+    """Unit of a parameter's integers: real = (integers + fraction / 256) * scale.
 
-    scale: for each element of the first axis (all channels, where the device chooses some). fraction: state that holds
-    the 8 bits behind an int8 weight ("": none). shift: state by whose change since the first step the scale is a power
-    of two larger (--rescale; "": none), at these channels.
+    scale: for each element of the first axis (all channels, if the device chooses some). fraction: state with the 8
+    bits after an int8 weight ("": none). shift: state whose change since the first step is the power of two by which
+    the scale grew (--rescale; "": none), at these channels.
     """
 
     scale: NDArray[np.float64]
@@ -76,10 +76,10 @@ class TrainedPart:
 
 @dataclass(frozen=True)
 class Velocity:
-    """Use of a velocity by the updates of integers. It counts in gradients of one sample.
+    """Use of a velocity by integer updates, in units of gradients of one sample. It enters a gradient sum times `kept`;
+    that sum, times `stored`, is the next velocity.
 
-    It enters a gradient sum times `kept`; that sum, times `stored`, is the next velocity. The step is taken with the
-    sum, or with the sign of another one, into which the velocity enters times `ahead`.
+    The step uses the sum, or the sign of another sum, into which the velocity enters times `ahead`.
     """
 
     kept: float
@@ -88,12 +88,13 @@ class Velocity:
 
     @property
     def signed(self) -> bool:
-        """Tell whether a step follows the sign of a gradient. The rate is then not divided by the samples of a sum."""
+        """True if a step follows the sign of a gradient. Then the rate is not divided by the samples of a sum."""
         return self.ahead is not None
 
     @property
     def rate_numbers(self) -> int:
-        """Integers in the rate of an update: multiplier and shift of each factor, those of the learning rate first."""
+        """Number of integers in the rate of an update: multiplier and shift of each factor, those of the learning rate
+        first."""
         return 6 if self.ahead is None else 8
 
 
@@ -103,29 +104,29 @@ class TrainGraph:
 
     loss: the scalar that training minimises (value after the forward pass).
     label: the graph input that holds the labels (never in the arena).
-    logits: the value that the loss reads (what verification compares besides loss and parameters).
+    logits: the value that the loss reads (verification compares it, besides loss and parameters).
     learning_rate: the state scalar that m_set_lr writes.
     inverse_count: accumulator scalar that m_apply sets to 1/divisor before "apply" nodes; None if nothing is divided.
-    terms: what the loss of a batch is. weight_sum: accumulator scalar, what the labels since the last update weigh.
-    batch: samples that a user asked to accumulate per update (1: the update runs inside the step).
-    micro_batch: samples that one step takes, a divisor of batch: they lie one behind the other in every tensor.
-    in_place: whether each of these samples is a step of its own, at learning rate / batch: nothing is accumulated.
-    integer: whether this is an int8 graph: references run byte-exact, multiplies and adds are never fused.
+    terms: composition of a batch's loss. weight_sum: accumulator scalar, the sum of label weights since the last
+    update. batch: requested number of samples per update (1: the update runs inside the step).
+    micro_batch: samples that one step takes, a divisor of batch: they follow one another in every tensor. in_place:
+    whether each of these samples is a separate update, at learning rate / batch: nothing is accumulated. integer:
+    whether this is an int8 graph: references run byte-exact, multiplies and adds are never fused.
     rate: int8 only: the learning rate (over the samples of an update) as (multiplier, shift), an accumulator value.
-    velocity: int8 only: how updates use one, if they do; then rate also holds its factors, times or over the samples.
-    exponents_known: whether the exponents of errors are known; if not, the first step after m_init finds them.
+    velocity: int8 only: use of one by updates, if any; then rate also holds its factors, multiplied or divided by the
+    samples. exponents_known: whether the exponents of errors are known; if not, the first step after m_init finds them.
     formats: int8 only: scale and zero point of every stored activation, by name.
     forms: int8 only: value of the float graph -> the values of this one that hold it: as integers (see formats), as
     float32, or both, in this order.
-    before_remat: the graph without second runs and page moves, where there are some.
+    before_remat: the graph without second runs and page moves, if there are any.
     dropout: accumulator scalar that the generated code sets: 1 in a step, 0 in an inference; None without dropout.
-    clip: what the gradient of a parameter is multiplied by so that a norm is kept, by the parameter's name; where
-    gradients are divided by something too, that is not part of it.
+    clip: factor of a parameter's gradient that limits its norm, by the parameter's name; any other divisor of gradients
+    is not included.
     identity: a digest of all that gives a saved state its meaning; with the state's layout it is the model hash.
-    trained: which of the state are parameters, by name. low_rank: what is kept of activations that are not kept whole.
-    reads_state_of: of an inference without training (whose output is then in the place of `loss`): the training step
-    whose checkpoints it reads. None: this is a training step.
-    choice: which channels the device chooses; None: it chooses nothing.
+    trained: parameters among the state, by name. low_rank: copies of activations that are not kept whole.
+    reads_state_of: for an inference without training (whose output then replaces `loss`): the training step whose
+    checkpoints it reads. None: this is a training step.
+    choice: channels that the device chooses; None if there are none.
     """
 
     graph: Graph
@@ -156,16 +157,16 @@ class TrainGraph:
 
     @property
     def data(self) -> tuple[Value, ...]:
-        """The inputs that samples go to: all but the label."""
+        """The inputs for samples: all except the label."""
         return self.graph.data
 
     @property
     def training_step(self) -> TrainGraph:
-        """The step that makes the checkpoints: this, or what an inference belongs to."""
+        """The step that makes the checkpoints: this one, or that of an inference."""
         return self.reads_state_of or self
 
     def of_one(self, value: Value) -> tuple[int, ...]:
-        """Return shape of one sample's part of an input, a label or an output."""
+        """Return the shape of one sample's part of an input, a label or an output."""
         return (value.shape[0] // self.micro_batch, *value.shape[1:]) if self.micro_batch > 1 else value.shape
 
 
@@ -174,7 +175,7 @@ class TrainGraph:
 
 @dataclass(frozen=True)
 class SecondRun:
-    """A node that runs again so that its output need not wait: `name` is the node added, `of` the one it repeats."""
+    """A node that runs again so that its output need not be kept: `name` is the added node, `of` the one it repeats."""
 
     name: str
     of: str
@@ -185,10 +186,10 @@ class SecondRun:
 
 @dataclass(frozen=True)
 class Rematerialisation:
-    """What a plan computes twice. arena_without_bytes: the arena of the same graph without it.
+    """Second runs of a plan. arena_without_bytes: the arena of the same graph without them.
 
     cheapest: whether fewer multiply-accumulates are proven impossible below `budget_bytes` of load, for this order.
-    nodes: names of all nodes as the graph with second runs lists them (for locks).
+    nodes: names of all nodes in the order of the graph with second runs (for locks).
     """
 
     runs: tuple[SecondRun, ...]
@@ -207,7 +208,7 @@ class Rematerialisation:
 class Streaming:
     """Layers that a plan computes row by row: nodes `Stream` of its order.
 
-    arena_without_bytes, arena_with_bytes: of plans in one memory without them and with them, nothing computed twice.
+    arena_without_bytes, arena_with_bytes: of plans in one memory without and with them, without second runs.
     load_without: each step of the plan without them: name of the node, live bytes.
     """
 
@@ -217,16 +218,17 @@ class Streaming:
 
     @property
     def saved_bytes(self) -> int:
-        """What they save."""
+        """Bytes of arena that streams save."""
         return self.arena_without_bytes - self.arena_with_bytes
 
 
 @dataclass(frozen=True)
 class FurtherMemory:
-    """A memory besides the arena that a plan uses. Offsets in a plan are one line of bytes: here from `base` on.
+    """A memory besides the arena that a plan uses. Offsets in a plan count through all memories: this one begins at
+    `base`.
 
-    accessed_bytes: by kernels in one step; extra_ps, extra_pj: what that costs more than in the arena (a model).
-    cheapest: whether less extra time is proven impossible for this order, had placement no gaps.
+    accessed_bytes: by kernels in one step; extra_ps, extra_pj: modelled extra cost compared with the arena. cheapest:
+    whether less extra time is proven impossible for this order, assuming placement without gaps.
     """
 
     name: str
@@ -258,8 +260,8 @@ class MemoryPlan:
 
     lower_bound_bytes: max over steps of live bytes for this order (header, state and alignment padding included).
     order_proven / placement_proven: whether a smaller peak / arena is proven impossible (for this order).
-    remat: what is computed twice; None if nothing is. streams: what is computed row by row, likewise. inference: of one
-    sample, where a step takes several.
+    remat: second runs; None if there are none. streams: layers computed row by row, likewise. inference: of one sample,
+    if a step takes several.
     """
 
     order: tuple[Node, ...]
@@ -280,27 +282,27 @@ class MemoryPlan:
 
     @property
     def all_nodes(self) -> tuple[Node, ...]:
-        """Those of the step, then those of an inference of one sample where that is a pass of its own."""
+        """Nodes of the step, then those of an inference of one sample if that is a separate pass."""
         return (*self.order, *(() if self.inference is None else self.inference.plan.order))
 
     @property
     def extra_ps(self) -> int:
-        """What further memories cost a step, accesses and page moves, in picoseconds by the target's figures."""
+        """Cost of further memories per step, accesses and page moves, in picoseconds by the target's figures."""
         return sum(memory.extra_ps for memory in self.further) + sum(move.ps for move in self.paging)
 
     @property
     def extra_pj(self) -> int:
-        """The same as energy, in picojoules."""
+        """Energy of further memories per step, in picojoules."""
         return sum(cost.pj for cost in self.paging) + sum(memory.extra_pj for memory in self.further)
 
     @property
     def total_bytes(self) -> int:
-        """The arena and what is used of further memories."""
+        """Bytes of the arena and used bytes of further memories."""
         return self.arena_bytes + sum(memory.used_bytes for memory in self.further)
 
     @property
     def gap_bytes(self) -> int:
-        """How far all memory used is above the lower bound."""
+        """Bytes by which all memory used exceeds the lower bound."""
         return self.total_bytes - self.lower_bound_bytes
 
     def place(self, offset: int) -> tuple[int, int]:
@@ -313,7 +315,7 @@ class MemoryPlan:
 class Inference:
     """A forward pass beside a training step, in the same arena: its graph, under names of its own, and its plan.
 
-    State and what else outlives a call is the step's: in this plan all of it is one header.
+    State and other data that outlive a call are the step's: in this plan all of them are one header.
     """
 
     graph: Graph
@@ -333,7 +335,7 @@ def flash_constants(train: TrainGraph, plan: MemoryPlan) -> dict[str, Array]:
 
 @dataclass(frozen=True, eq=False)
 class PlannedStep:
-    """A training step with its memory plan, and what it updates."""
+    """A training step with its memory plan and its update."""
 
     update: UpdatePlan
     train: TrainGraph
@@ -342,9 +344,10 @@ class PlannedStep:
 
 @dataclass(frozen=True)
 class StepPieces:
-    """cycles: of every node, those of its pieces by the target's figures, in order, each at least 1.
+    """cycles: node -> cycles of its pieces by the target's figures, in order, each at least 1.
 
-    turns: of a node whose kernel computes some turns of its loop at a time: where each piece begins, and the last ends.
+    turns: for a node whose kernel computes some turns of its loop at a time: the start of each piece, and the end of
+    the last.
     """
 
     cycles: Mapping[str, tuple[int, ...]]
@@ -400,28 +403,28 @@ class Interface:
     alignment_bytes: int
     accumulates: bool
     state: tuple[StateSlot, ...]
-    micro_batch: int = 1  # samples that one call takes; inputs and labels are of so many, outputs of one
+    micro_batch: int = 1  # samples that one call takes, for inputs and labels; outputs are of one
     input_dtype: str = "float32"
     exact: bool = False  # whether the reference must agree to the byte (int8) or within a bound (float32)
     further_bytes: tuple[int, ...] = ()  # of every memory besides the arena
     terms: LossTerms = MEAN_OF_SAMPLES
     transient_offsets: tuple[int, ...] = ()
-    """Per memory, where what is carried from one call to the next ends (nothing: unknown)."""
+    """Per memory, the end of the data carried from one call to the next (empty: unknown)."""
     more_inputs: tuple[InputSlot, ...] = ()  # besides the first
-    input_rows: int = 0  # of an image that comes row by row; 0: it is given as a whole
-    feature_bytes: int = 0  # of what m_features writes; 0: the step is not cut
-    trains: bool = True  # or the project is an inference alone, which loads checkpoints
+    input_rows: int = 0  # of an image that comes row by row; 0: it is passed whole
+    feature_bytes: int = 0  # written by m_features; 0: the step is not cut
+    trains: bool = True  # False: the project only infers, and loads checkpoints
     chooses: bool = False  # whether channels are chosen on the device
-    arena_macro: str = ""  # without the prefix, of the size of the arena where a project has several plans
-    counted: bool = False  # whether calls say how many samples they give: plans of the project take different numbers
+    arena_macro: str = ""  # of the arena's size, without the prefix, if a project has several plans
+    counted: bool = False  # whether calls pass their number of samples: plans of the project take different numbers
 
 
 @dataclass(frozen=True)
 class SourceBundle:
     """The generated project: path inside the output folder -> text; small: its C files that are compiled with -Os.
 
-    external: C files of the user (--kernels), which the compiler's warnings do not judge.
-    smaller: what a caller needs to know of smaller plans, by size, where there are several.
+    external: C files of the user (--kernels), compiled without our warnings. smaller: interfaces of smaller plans, by
+    size, if there are several.
     parts: of a step that can be computed in slices. example: writes the example of a package, None for the flat output:
     path in the output folder -> text. No build of the project compiles it.
     """
@@ -443,7 +446,7 @@ class Samples:
     """Data for verification, in the graph's own layout: x (n, *one input's shape), y (n, ...) labels of n samples.
 
     x of several inputs is n records (ir/records.py).
-    checkpoint: what a project that does not train loads.
+    checkpoint: loaded by a project that does not train.
     """
 
     x: Array

@@ -1,4 +1,4 @@
-"""What a compilation has found out, for the report: frozen data of verification, of choices, and all of it in one."""
+"""Results of a compilation for the report: frozen data of verification and of choices, and a summary of all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tinytrain_compile.target.model import Board
 class Saturations:
     """Trained int8 weights at +-127, before and after a verification run; weights: all that are trained.
 
-    rescaled: channels whose scale has doubled in that run, once or more often; None if scales are fixed.
+    rescaled: channels whose scale doubled in that run, at least once; None if scales are fixed.
     """
 
     weights: int
@@ -29,7 +29,7 @@ class Saturations:
 
 @dataclass(frozen=True)
 class CycleModel:
-    """What a model, no measurement, makes of counted blocks: cycles of a step and an inference; None with a reason."""
+    """Modelled, not measured, cycles of a step and an inference from counted blocks; None with a reason."""
 
     name: str
     step: int | None
@@ -41,9 +41,9 @@ class CycleModel:
 class InstructionCounts:
     """Instructions executed under QEMU in one call each, by function; scalar helpers count for their callers.
 
-    step_index: which step was counted. step: of one micro-batch; apply: of the update after several, or None.
-    features, train_features: of a sample by its features; None where there are none, or no step was made on them.
-    code_bytes: size of every function of the model.
+    step_index: of the counted step. step: of one micro-batch; apply: of the update after several, or None. features,
+    train_features: of a sample by its features; None if there are none, or no step was made on them. code_bytes: size
+    of every function of the model.
     """
 
     step_index: int
@@ -58,13 +58,12 @@ class InstructionCounts:
 
 @dataclass(frozen=True)
 class FileAgreement:
-    """The model file, run by onnx.reference, against the numpy reference of the imported graph: no difference.
+    """Agreement of the model file, run by onnx.reference, with the numpy reference of the imported graph.
 
-    samples: that were run; tensors: of the file that were compared, with its outputs if `whole`.
-    max_error: largest |a - b| of float32 tensors; None where there was none to compare.
-    steps, equal_bytes: of a quantised model: largest distance in steps of its tensors' formats, and the share of equal
-    integers; None for others.
-    skipped: what the evaluator lacks, each with its reason. seconds: of CPU time, what it cost.
+    samples: number run; tensors: number of the file's tensors compared, with its outputs if `whole`. max_error: largest
+    |a - b| of float32 tensors; None if there was none to compare. steps, equal_bytes: for a quantised model, the
+    largest distance in steps of its tensors' formats, and the share of equal integers; None for others. skipped:
+    operators that the evaluator lacks, each with its reason. seconds: CPU time used.
     """
 
     samples: int
@@ -79,12 +78,12 @@ class FileAgreement:
 
 @dataclass(frozen=True)
 class DerivativeAgreement:
-    """One training step of the numpy reference against central differences of the loss of the model file.
+    """Agreement of one training step of the numpy reference with central differences of the model file's loss.
 
-    tensors: trained tensors that were judged, all alike; unjudged: that were not. worst: largest error of a slope, in
-    tolerances; None if nothing was judged. closeness: the tolerance, for people. evaluations: of the file on one
-    sample; a part of its nodes counts by its share of the multiply-accumulates. skipped: what is not covered, each
-    with its reason. seconds: of CPU time.
+    tensors: trained tensors that were compared, all of which agree; unjudged: those that were not. worst: largest error
+    of a slope, in tolerances; None if nothing was compared. closeness: the tolerance, for people. evaluations: of the
+    file on one sample; a part of its nodes counts by its share of the multiply-accumulates. skipped: cases not covered,
+    each with its reason. seconds: CPU time used.
     """
 
     tensors: int
@@ -107,11 +106,11 @@ class Comparison:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What was checked and what came out.
+    """Checks made and their results.
 
     mode: "qemu", "host" or "none"; result: "pass", "fail" or "skipped".
     message: one line for the user (PASS line, first difference, or why it was skipped).
-    comparisons: each that passed, from the model file to the board; left_out: what was not compared, and why.
+    comparisons: each that passed, from the model file to the board; left_out: omitted comparisons, and why.
     """
 
     mode: str
@@ -130,7 +129,7 @@ class VerifyReport:
     file: FileAgreement | None = None
     derivative: DerivativeAgreement | None = None
     function_bytes: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Of every external function of the board's build."""
+    """Code bytes of every external function of the board's build."""
     comparisons: tuple[Comparison, ...] = ()
     left_out: tuple[str, ...] = ()
 
@@ -140,11 +139,11 @@ class VerifyReport:
 
 @dataclass(frozen=True)
 class LayerUpdate:
-    """How one layer of the model is trained.
+    """Training of one layer of the model.
 
     name: ONNX node; bias / weight: whether they are updated; channels: number of updated channels on `axis`
-    ("in" or "out"), or None where the whole weight is; elements: updated parameters; total_elements: all of the layer.
-    module: of the file, that holds its parameters, if the node's name does not tell it.
+    ("in" or "out"), or None if the whole weight is; elements: updated parameters; total_elements: all of the layer.
+    module: of the file with its parameters, if the node's name does not tell it.
     """
 
     name: str
@@ -164,10 +163,10 @@ class LayerUpdate:
 
 @dataclass(frozen=True)
 class Fate:
-    """What becomes of one floating-point initializer of the file that can change the loss.
+    """Result for one floating-point initializer of the file that can change the loss.
 
     kind: "trained" (at least in part: `updated` of its elements); "absorbed" into the numbers of `into`, which is
-    trained; "update": --update leaves it as it is; "other": not trained, because of `why`.
+    trained; "update": --update does not select it; "other": not trained, because of `why`.
     """
 
     name: str
@@ -180,7 +179,7 @@ class Fate:
 
 @dataclass(frozen=True)
 class Agreement:
-    """The untrained model on the user's data; shares are 0 to 1, None where labels or a float model are missing.
+    """The untrained model on the user's data; shares are 0 to 1, None if labels or a float model are missing.
 
     samples: compared, the first of `of` in the file.
     accuracy: of the model as compiled, top 1; float_accuracy: of the float model; top1_agreement: same top class.
@@ -198,9 +197,10 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Suggestion:
-    """One way to make training fit (or to use less), priced by planning it: options to add, and the arena they need.
+    """One way to make training fit (or to use less), with the size of its plan: options to add, and the arena they
+    need.
 
-    meets: whether that keeps to all limits. sets_arena: whether one of the options is another --arena.
+    meets: whether it keeps to all limits. sets_arena: whether one of the options is another --arena.
     """
 
     options: str
@@ -211,9 +211,9 @@ class Suggestion:
 
 
 class ReportedPart(Protocol):
-    """A part of the project (parts/), as the report asks it. row: that it has a share in, "" for none.
+    """A part of the project (parts/), as seen by the report. row: the row to which it contributes, "" for none.
 
-    uncounted: RAM of it that only the caller can place.
+    uncounted: its RAM that only the caller can place.
     """
 
     name: ClassVar[str]
@@ -221,7 +221,7 @@ class ReportedPart(Protocol):
     uncounted: str
 
     def pieces(self, summary: Summary) -> list[str]:
-        """Return its figures in its row."""
+        """Return its figures for its row."""
         ...
 
     def json(self, summary: Summary) -> dict[str, Any] | list[Any] | None:
@@ -231,10 +231,10 @@ class ReportedPart(Protocol):
 
 @dataclass(frozen=True)
 class Record:
-    """With the model, all that a checkpoint of this build needs to be understood.
+    """Data that, with the model, suffice to interpret a checkpoint of this build.
 
-    options: those that say what a step computes, by name, as they were given; scheme: what is trained, as a file of
-    --update says it.
+    options: those that affect the results of a step, by name, as given; scheme: selection of trained parameters, as a
+    file of --update.
     """
 
     options: Mapping[str, Any]
@@ -243,7 +243,7 @@ class Record:
 
 @dataclass(frozen=True)
 class BoardUse:
-    """The board that the project is for. core: the target that QEMU checks, which is the board's core."""
+    """The project's board. core: the target that QEMU checks, which is the board's core."""
 
     board: Board
     core: str
@@ -251,7 +251,7 @@ class BoardUse:
 
 @dataclass(frozen=True)
 class OfferedKernels:
-    """All functions that --kernels offers, whether or not a node takes one."""
+    """All functions that --kernels offers, whether or not a node uses one."""
 
     functions: tuple[str, ...]
 
@@ -270,10 +270,9 @@ FactKind = TypeVar("FactKind")
 class Summary:
     """Everything that the report shows about one compilation. `arena_limit_bytes` is None without --arena.
 
-    notes: remarks on what the user gave (those on the graph are the graph's own).
-    fates: what becomes of every initializer of the file.
-    parts: what the project has besides the step, such as those of --runtime. facts: what one row of the report needs,
-    each of a class of its own (`fact`): a Summary has fields for what everybody needs.
+    notes: remarks on the user's input (those on the graph are the graph's own). fates: results for every initializer of
+    the file. parts: of the project besides the step, such as those of --runtime. facts: data for one row of the report,
+    each of its own class (`fact`): a Summary has fields only for data that several rows need.
     """
 
     model: str
@@ -293,23 +292,23 @@ class Summary:
     const_bytes: int | None
     suggestions: tuple[Suggestion, ...] = ()
     choice: PlanChoice | None = None
-    calls: Mapping[str, str] = field(default_factory=dict[str, str])  # node -> kernel; empty before there are any
+    calls: Mapping[str, str] = field(default_factory=dict[str, str])  # node -> kernel; empty before lowering
     code: CodeChoice = field(default_factory=CodeChoice)
     notes: tuple[str, ...] = ()
     fates: tuple[Fate, ...] = ()
     energy_source: str = ""  # of the energy of a cycle
     parts: tuple[ReportedPart, ...] = ()
     feature_bytes: int = 0  # of a sample, if the step is cut where training begins
-    own_samples: int = 0  # of --data, on the first of which the check runs; 0: random samples
+    own_samples: int = 0  # number in --data; the check runs on the first ones; 0: random samples
     least_const_bytes: int = 0  # of flash, known from the plan alone
     facts: tuple[object, ...] = ()
 
     def fact(self, kind: type[FactKind]) -> FactKind | None:
-        """Return what one row of the report needs, by its class; None if this build does not have it."""
+        """Return the data for one row of the report, by its class; None if this build does not have it."""
         return next((fact for fact in self.facts if isinstance(fact, kind)), None)
 
     def with_fact(self, fact: object) -> Summary:
-        """Add a fact, in place of an earlier one of its class."""
+        """Add a fact; it replaces an earlier one of its class."""
         others = (known for known in self.facts if type(known) is not type(fact))
         return replace(self, facts=(*others, fact))
 

@@ -40,7 +40,7 @@ NamesOf = Callable[[Node], tuple[Sequence[str], Sequence[str]]]
 def print_graph(graph: Graph, names_of: NamesOf | None = None) -> str:
     """Return one line per node, in order; inputs, outputs, state and updates in a header.
 
-    names_of: for readers, whom positions tell little: `x=` and the like in front of operands and results.
+    names_of: for human readers, prefix operands and results with names such as `x=`.
     """
     lines = [f"graph {graph.name!r}"]
     for label in ("inputs", "outputs", "parameters", "state", "accumulators"):

@@ -15,7 +15,7 @@ DType = Literal["float32", "int32", "int16", "int8", "uint8", "bits"]
 Layout = Literal["", "NHWC", "NWC"]
 """Axis order of a value: "" is ONNX order, "NHWC" is channels last (4-D images; 1-D signals have H == 1).
 
-"NWC" is the input of a signal whose channels are last: as it is given, before it is an image of height 1.
+"NWC" is the input of a signal whose channels are last, before it becomes an image of height 1.
 """
 
 Phase = Literal["step", "apply"]
@@ -27,20 +27,20 @@ Array = NDArray[Any]
 
 
 class TensorType(NamedTuple):
-    """Shape, element type and axis order of a tensor: what an OpDef infers."""
+    """Shape, element type and axis order of a tensor, as inferred by an OpDef."""
 
     shape: tuple[int, ...]
     dtype: DType = "float32"
     layout: Layout = ""
 
     def __str__(self) -> str:
-        """Return as messages say it."""
+        """Return the type as messages show it."""
         return f"{self.dtype} {self.shape}"
 
 
 @dataclass(frozen=True, slots=True)
 class Quant:
-    """How a real tensor is stored as int8 (int32 for biases): real = (q - zero) * scale, q clamped to [low, high].
+    """int8 format of a real tensor (int32 for biases): real = (q - zero) * scale, q clamped to [low, high].
 
     scale: one element for the whole tensor, or one per output channel of a weight or bias (first axis).
     """
@@ -53,9 +53,9 @@ class Quant:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One tensor. `name` is unique in its graph; `origin` is the ONNX name that a user knows it by.
+    """One tensor. `name` is unique in its graph; `origin` is its ONNX name, known to the user.
 
-    quant: set where the model (QDQ) or calibration says how this real tensor is quantised; the value itself is float32.
+    quant: set if the model (QDQ) or calibration defines a format for this real tensor; the value itself is float32.
     """
 
     name: str
@@ -97,7 +97,7 @@ NO_ATTRS = Attrs()
 
 @dataclass(frozen=True, slots=True)
 class External:
-    """A C function of the user (--kernels) that computes a node, and the bytes of working memory that it asks for."""
+    """A C function of the user (--kernels) that computes a node, and the bytes of working memory that it needs."""
 
     function: str
     workspace_bytes: int = 0
@@ -105,9 +105,9 @@ class External:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One operation. `name` is unique; `origin` is the ONNX node that it comes from, carried through every rewrite.
+    """One operation. `name` is unique; `origin` is its ONNX node, carried through every rewrite.
 
-    external: what computes it instead of our kernel. It changes no result, so it is no part of the text form.
+    external: function that computes it instead of our kernel. It changes no result, so it is not part of the text form.
     """
 
     name: str
@@ -120,7 +120,7 @@ class Node:
     external: External | None = None
 
     def __hash__(self) -> int:
-        """Hash the name, as of a value."""
+        """Hash the name, as for a value."""
         return hash(self.name)
 
 
@@ -137,7 +137,7 @@ def grouped(pairs: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
 
 
 def first_free(names: Iterable[str], taken: set[str]) -> str:
-    """Return the first of these names that is not taken; now it is."""
+    """Return the first of these names that is not taken, and add it to `taken`."""
     found = next(name for name in names if name not in taken)
     taken.add(found)
     return found
@@ -145,7 +145,7 @@ def first_free(names: Iterable[str], taken: set[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FileNames:
-    """What a parameter is called in the file: its tensors, and the modules that hold these, from the inside out."""
+    """Names of a parameter in the file: its tensors, and the modules that hold these, from the inside out."""
 
     tensors: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
@@ -153,18 +153,18 @@ class FileNames:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """Nodes in topological order and what they read from outside.
+    """Nodes in topological order and the values that they read from outside.
 
     inputs: data inputs first, then labels; written by the caller before a step. label: name of the labels ("": none).
-    outputs: what inference returns.
+    outputs: returned by inference.
     constants: initial data of every value that no node produces and that is not an input (weights, tables).
     parameters: names of the constants that training may update (weights, biases, scales, shifts, slopes).
-    state: values that live in the arena for ever and start as constants[name]: what a checkpoint saves.
-    accumulators: values that live in the arena for ever, start as zero and are not saved.
-    guard: name of the value that must be known before any state or accumulator is overwritten: the loss, because where
-        it is no number the rest of the step does not run. "": none.
+    state: values that always live in the arena and start as constants[name]; a checkpoint saves them. accumulators:
+    values that always live in the arena, start as zero and are not saved.
+    guard: name of the value that must be computed before any state or accumulator is overwritten: the loss, because if
+        it is NaN or infinite the rest of the step does not run. "": none.
     updates: (state or accumulator value, value that holds its new content after the step); the two share memory.
-    known_as: of forward graphs, what parameters are called in the file.
+    known_as: for forward graphs, names of parameters in the file.
     """
 
     name: str
@@ -184,7 +184,7 @@ class Graph:
 
     @property
     def data(self) -> tuple[Value, ...]:
-        """The inputs that samples go to: all but the labels."""
+        """The inputs for samples: all except the labels."""
         return tuple(value for value in self.inputs if value.name != self.label)
 
     def producers(self) -> dict[str, Node]:
@@ -196,7 +196,7 @@ class Graph:
         return grouped((value.name, node) for node in self.nodes for value in dict.fromkeys(node.inputs))
 
     def ancestors(self, targets: tuple[Value, ...]) -> frozenset[str]:
-        """Return names of the nodes that the targets depend on."""
+        """Return names of the nodes on which the targets depend."""
         needed = {value.name for value in targets}
         names: set[str] = set()
         for node in reversed(self.nodes):
