@@ -1,1 +1,1 @@
-"""Verification: the generated C runs on the host and under QEMU, and agrees. The only part that starts processes."""
+"""Verification that the generated C agrees on the host and under QEMU. The only part that starts processes."""

@@ -1,4 +1,4 @@
-"""Compiles a generated project with its check program, for the host or for the target's board; its sizes."""
+"""Compilation of a generated project with its check program, for the host or for the target's board; its sizes."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ from tinytrain_compile.verify.tools import (
 )
 
 Mode = Literal["host", "qemu", "debug"]
-"""debug: on the host, under AddressSanitizer (for projects that were emitted with tt_debug.h)."""
+"""Machine that runs a build. debug: on the host, under AddressSanitizer (for projects emitted with tt_debug.h)."""
 
 NATIVE_FLAGS = ("-march=native",)
 LIBRARY_FLAGS = ("-O2", "-fPIC")
-"""Behind the others, for a library of the host: it trains for long, so that compiling it well is worth its time."""
+"""Additional flags for a library of the host: it trains for long, so optimisation pays off."""
 
 CALL_GRAPH = "-fcallgraph-info=su"
-"""GCC writes what calls what, and the frames, beside an object (.ci)."""
+"""Flag with which GCC writes call graph and frames beside an object (.ci)."""
 SANITIZE = ("-Og", "-fsanitize=address", "-fno-omit-frame-pointer", "-g1")
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """Objects of the model, and of its check program. GCC's call graphs lie beside the objects of a board build."""
+    """Objects of the model, and of its check program. GCC's call graphs are beside the objects of a board build."""
 
     mode: Mode
     folder: Path
@@ -91,7 +91,7 @@ def compile_project(
 
 
 def link_project(compiled: Compiled, target: Target, tools: Tools) -> Built:
-    """Link the check program. Errors: E0602, for instance when the arena is not of the planned size."""
+    """Link the check program. Errors: E0602, for instance if the arena does not have the planned size."""
     host = compiled.mode != "qemu"
     image = compiled.folder / "verify" / ("check" if host else "check.elf")
     link_flags = () if target.toolchain is None else target.toolchain.link_flags
@@ -104,7 +104,7 @@ def link_project(compiled: Compiled, target: Target, tools: Tools) -> Built:
 
 
 def build_library(bundle: SourceBundle, tools: Tools, folder: Path) -> Path:
-    """Return the generated C, without its check program, as a library of the host; its path. Errors: E0602."""
+    """Build the generated C, without its check program, as a library of the host; return its path. Errors: E0602."""
     write_files(folder, bundle.files)
     program, more = _program("host", tools), file_flags(bundle)
     flags = [*COMPILE_FLAGS, *WARNING_FLAGS, *HOST_FLAGS, *LIBRARY_FLAGS, *_native(program, folder)]
@@ -118,9 +118,9 @@ def build_library(bundle: SourceBundle, tools: Tools, folder: Path) -> Path:
 
 
 def _native(program: str, folder: Path) -> tuple[str, ...]:
-    """Return flags for instructions of this machine, where the compiler knows them.
+    """Return flags for instructions of this machine, if the compiler knows them.
 
-    Products that are added in one, as fmaf does it, are several times faster than calls of that, and the same numbers.
+    Fused multiply-add instructions are several times faster than calls of fmaf, with the same results.
     """
     (folder / "empty.c").write_text("typedef int empty;\n", encoding="utf-8")
     tried = run_program([program, *NATIVE_FLAGS, "-E", "empty.c"], folder, TOOL_TIMEOUT_S, "compiling")
@@ -159,7 +159,8 @@ def _compile(compiler: list[str], source: str, folder: Path) -> Path:
 
 
 _BYTES_PER_S = 4096
-"""Of C: GCC takes a twentieth of that time on one busy core, for kernels of large networks as for tables of weights."""
+"""Bytes of C per second of the time limit: GCC takes a twentieth of that time on one busy core, for kernels of large
+networks and for tables of weights."""
 
 
 def _check_run(
@@ -192,7 +193,7 @@ def write_files(folder: Path, files: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True)
 class FlashSizes:
-    """Bytes of all objects of a project; functions: of every external function, by name."""
+    """Bytes of all objects of a project; functions: bytes of every external function, by name."""
 
     code_bytes: int
     const_bytes: int

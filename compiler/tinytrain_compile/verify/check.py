@@ -44,13 +44,13 @@ from tinytrain_compile.verify.tools import Tools, find_tools, result_of, work_fo
 _BLOCKS = "blocks.txt"
 VerifyMode = Literal["qemu", "host", "none"]
 Reference = ReferenceRun | StepReference | LoadedReference
-"""Integers are compared with a whole run, float32 with steps from the run's own states, an inference with a state that
-it loads."""
+"""References: integers are compared with a whole run, float32 with steps from the run's own states, an inference with a
+loaded state."""
 
 
 @dataclass(frozen=True)
 class StaticFigures:
-    """What the objects of a target build show without running."""
+    """Figures of a target build's objects, known without running."""
 
     stack: StackBound
     code_bytes: int
@@ -78,7 +78,7 @@ class _Job:
 
 @dataclass(frozen=True, eq=False)
 class _Board:
-    """What the board's build showed: sizes, and the run and its instructions where there is QEMU."""
+    """Results of the board's build: sizes, and with QEMU the run and its instructions."""
 
     figures: StaticFigures | None
     run: RunResult | None = None
@@ -102,10 +102,10 @@ def verify(
 ) -> VerifyReport:
     """Check a generated project; see docs/contract.md, 7.
 
-    mode "qemu" falls back to "host" (and says so in the message) when the cross compiler or QEMU is missing; with
-    the cross compiler alone, sizes and the static stack bound are still checked. reference None skips numpy.
+    mode "qemu" falls back to "host" (and says so in the message) if the cross compiler or QEMU is missing; with only
+    the cross compiler, sizes and the static stack bound are still checked. reference None skips numpy.
     file: how the model file agreed with the reference, for the message and the report.
-    expected_cycles: of the whole run by the target's model, which limit how long it may take; None: not known.
+    expected_cycles: of the whole run by the target's model, which determine its time limit; None: not known.
     count: count the instructions of a step and of an inference on the board (needs two steps); cycles: and model them.
     Errors: E0601 (a difference, a broken rule), E0602 (build or run failed), E0603 (a loss that is NaN or infinite).
     """
@@ -127,7 +127,8 @@ def verify(
 
 
 def _skipped(target: Target, tools: Tools) -> str:
-    """Return what of the check in QEMU cannot be made, and why; "" if all can, or the target is this machine."""
+    """Return which parts of the check in QEMU are impossible, and why; "" if all are possible, or the target is this
+    machine."""
     if target.toolchain is None:
         return ""
     if target.qemu is not None:
@@ -150,7 +151,7 @@ def _host_side(job: _Job, folder: Path) -> RunResult:
 
 
 def _board_side(job: _Job, folder: Path) -> _Board:
-    machine = job.target.qemu is not None  # without one the model alone is built, for its figures
+    machine = job.target.qemu is not None  # without one only the model is built, for its figures
     compiled = compile_project(job.bundle, job.target, "qemu", job.tools, folder, None if machine else ())
     figures = static_figures(compiled, job.interface, job.target, job.bundle.external)
     if not machine:
@@ -278,7 +279,7 @@ def _check_run(run: RunResult, where: str, interface: Interface) -> None:
         number = "not a number" if np.isnan(run.losses[bad[0]]) else "infinite"
         raise CompileError("E0603", "verify", f"the loss is {number} in step {step}", "lower --lr, or look at the data")
     floats = [slot.name for slot in interface.state if slot.dtype == "float32"]
-    for step, state in enumerate(run.states if run.faults else ()):  # m_save refuses it: an integer loss stays finite
+    for step, state in enumerate(run.states if run.faults else ()):  # m_save rejects it: an integer loss stays finite
         name = next((name for name in floats if not np.isfinite(np.frombuffer(state[name], np.float32)).all()), "")
         if name:
             what = f"{name} is not a number, or infinite, after step {step}"
@@ -288,7 +289,7 @@ def _check_run(run: RunResult, where: str, interface: Interface) -> None:
 
 
 def _step_losses(run: RunResult, interface: Interface, samples: Samples, batch: int) -> tuple[float, ...]:
-    """Return the loss of each step: what PyTorch prints for all samples of its batch."""
+    """Return the loss of each step, equal to PyTorch's for all samples of its batch."""
     if not interface.trains:
         return ()
     calls = iter(sample_indices(interface, samples, len(run.states), batch))
@@ -304,7 +305,7 @@ def _board_name(target: Target) -> str:
 
 
 def _comparisons(job: _Job, host: bool, board: bool, error: float | None) -> Iterator[Comparison]:
-    """Yield what agreed with what, from the model file to the board. error: of the first run against numpy."""
+    """Yield the comparisons that agreed, from the model file to the board. error: of the first run against numpy."""
     file = job.file
     if error is not None and file is not None and file.tensors:
         yield Comparison("model file", "numpy reference", _closeness(file, "max error"))
@@ -318,7 +319,7 @@ def _comparisons(job: _Job, host: bool, board: bool, error: float | None) -> Ite
 
 
 def _left_out(file: FileAgreement | None, skipped: str) -> Iterator[str]:
-    """Yield what was not compared, and why."""
+    """Yield omitted comparisons, and why."""
     if file is not None and file.skipped:
         yield f"not compared with the file: {'; '.join(file.skipped)}"
     if skipped:
@@ -326,7 +327,7 @@ def _left_out(file: FileAgreement | None, skipped: str) -> Iterator[str]:
 
 
 def _message(job: _Job, host: bool, board: bool, error: float | None, skipped: str) -> str:
-    """Return what equals what, how closely, the verdict, and what was left out."""
+    """Return a message: what agrees, how closely, the verdict, and omitted checks."""
     file = job.file
     compared = file if file is not None and file.tensors and error is not None else None
     runs = [name for name, ran in (("host", host), (_board_name(job.target), board)) if ran]
@@ -343,7 +344,7 @@ def _message(job: _Job, host: bool, board: bool, error: float | None, skipped: s
 
 
 def _closeness(file: FileAgreement, error: str = "max |err|") -> str:
-    """Return how far the file and the reference are apart."""
+    """Return the distance between the file and the reference."""
     if file.steps is None:
         return f"{error} {file.max_error or 0.0:.1e}"
     share = "" if file.equal_bytes is None else f", {100 * file.equal_bytes:.1f} % equal"

@@ -1,8 +1,8 @@
 """Comparison of runs: to the byte of host and board, and of integers with numpy; float32 step by step.
 
-Every step of the float32 reference begins with the state that the C code had there. So what a step rounds differently
-is judged in that step and cannot pile up, however many follow; and since all that a step changed is compared, not where
-it led, the bound is one of the change.
+Every step of the float32 reference begins with the state that the C code had there. So different rounding is judged in
+its own step and cannot accumulate. Since the change by a step is compared, not its result, the bound is relative to the
+change.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tinytrain_compile.verify.run import FloatArray, RunResult
 
 _HINT = "please report this with the model"
 DTYPES = {"float32": "<f4", "int32": "<i4", "int8": "<i1", "uint8": "<u1", "bits": "<u1"}
-"""Of the interface, as numpy reads them."""
+"""Element types of the interface -> numpy types."""
 
 
 @dataclass(frozen=True, eq=False)
 class ReferenceRun:
-    """What the numpy interpreter computed on the same samples.
+    """Results of the numpy interpreter on the same samples.
 
     losses: one per micro-batch. output_first, output_last: the first micro-batch's output before and after.
     states: after every step, tensor name -> array; any subset of the interface's state slots.
@@ -41,7 +41,7 @@ class ReferenceRun:
 
 @dataclass(frozen=True, eq=False)
 class ComparedTensor:
-    """One buffer at one point of a run, as two runs see it."""
+    """One buffer at one point of a run, from two runs."""
 
     what: str
     ours: NDArray[Any]
@@ -59,7 +59,7 @@ def compare_bytes(board: RunResult, host: RunResult, interface: Interface, board
 
 
 def compare_reference(host: RunResult, reference: ReferenceRun, interface: Interface) -> float:
-    """Return 0.0 if C code and reference agree to the byte, as integers must; E0601 names the first difference."""
+    """Return 0.0 if C code and reference agree to the byte, which integers must; E0601 names the first difference."""
     for item in _reference_pairs(host, reference, interface):
         if item.ours.shape != item.theirs.shape:
             raise ValueError(f"{item.what}: {item.ours.size} elements, reference {item.theirs.size}")
@@ -123,11 +123,11 @@ def _number_text(array: NDArray[Any], index: int) -> str:
 # ---- float32, step by step -------------------------------------------------------------------------------------------
 
 TOLERANCE = 1e-4
-"""Of a loss and an output: max |a - b| <= TOLERANCE * max(1, max |b|). Of a tensor that a step changes: TOLERANCE times
-the largest change, and STORED units in the last place."""
+"""Tolerance of float32. For a loss and an output: max |a - b| <= TOLERANCE * max(1, max |b|). For a tensor that a step
+changes: TOLERANCE times the largest change, plus STORED for storing it."""
 
 STORED = 4 * 2.0**-24
-"""Relative: what storing a number before and after an update may round."""
+"""Relative rounding of storing a number before and after an update."""
 
 HINT = "more than rounding explains (docs/verification.md): see whether --optimizer sgd agrees, and look at --kernels"
 
@@ -144,7 +144,7 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Rounded:
-    """A step in float64, and per element how far float32 may lead away from it: by tensor name, "loss" for losses."""
+    """A step in float64, and per element the most by which float32 may differ: by tensor name, "loss" for losses."""
 
     step: Step
     allowed: State
@@ -152,7 +152,7 @@ class Rounded:
 
 
 class StepReference(Protocol):
-    """The model in numpy, on given samples. States are those after a step of the run that is judged."""
+    """The model in numpy, on given samples. States are those after a step of the run under comparison."""
 
     def initial(self) -> State:
         """Return the state before the first step."""
@@ -163,21 +163,21 @@ class StepReference(Protocol):
         ...
 
     def step(self, number: int, state: State) -> Step:
-        """Step `number` (from 0) from a state."""
+        """Step from a state with the samples of step `number` (from 0)."""
         ...
 
     def rounded(self, number: int, state: State) -> Rounded:
-        """Return the same step with what rounding may do to it: much more work."""
+        """Return the step in float64 with bounds of float32's rounding, which is much more work."""
         ...
 
     def rounded_output(self, state: State) -> tuple[NDArray[Any], float]:
-        """Return `infer` in float64, and how far float32 may lead away from it."""
+        """Return `infer` in float64, and the most by which float32 may differ."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class _StepTensor:
-    """One buffer of the C code, the reference's, and the bound of their difference (per element or for all)."""
+    """One buffer of the C code and of the reference, and the bound of their difference (per element or for all)."""
 
     what: str
     name: str
@@ -188,7 +188,7 @@ class _StepTensor:
 
 
 def compare_steps(run: RunResult, reference: StepReference, interface: Interface) -> float:
-    """Return the largest difference of run and reference beside its scale; E0601 names the first too large one.
+    """Return the largest difference of run and reference relative to its scale; E0601 names the first too large one.
 
     The scale of a buffer is max(1, max |b|).
     """
@@ -205,7 +205,7 @@ def compare_steps(run: RunResult, reference: StepReference, interface: Interface
 
 
 def judged_output(what: str, ours: FloatArray, reference: StepReference, state: State) -> float:
-    """Return how far an output is from what a state gives, beside its scale.
+    """Return the distance of an output from the reference's for a state, relative to its scale.
 
     E0601 if that is more than rounding explains.
     """
@@ -229,7 +229,7 @@ def _judged_step(number: int, before: State, ours: Step, reference: StepReferenc
     worst = 0.0
     for item in _items(number, before, ours, rounded.step):
         more = rounded.allowed_losses if not item.name else _flat(rounded.allowed[item.name])
-        # Above the plain bound only by what rounding explains, which is no measure of agreement.
+        # It exceeds the plain bound only as far as rounding explains, so the excess does not measure agreement.
         _expect(_StepTensor(item.what, item.name, item.ours, item.theirs, item.bound + more, item.scale))
         worst = max(worst, _relative(item) if _holds(item) else 0.0)
     return worst
@@ -258,7 +258,7 @@ def _scale(array: NDArray[Any]) -> float:
 
 
 def _difference(ours: NDArray[Any], theirs: NDArray[Any]) -> FloatArray:
-    """Return |ours - theirs|: 0 where both are the same infinity or no number, infinite where only one is no number."""
+    """Return |ours - theirs|: 0 if both are NaN or the same infinity, infinite if only one is NaN."""
     a, b = _flat(ours), _flat(theirs)
     if a.shape != b.shape:
         raise ValueError(f"{a.size} elements, reference {b.size}")
@@ -291,21 +291,21 @@ def _expect(item: _StepTensor) -> None:
 
 
 # ---- a project that does not train -----------------------------------------------------------------------------------
-# A project that does not train: what it loads is compared to the byte, what it infers as that of any other.
+# A project that does not train: the loaded state is compared to the byte, inference as in any other project.
 
 INITIAL, LOADED = "output before loading", "output after loading"
 
 
 @dataclass(frozen=True, eq=False)
 class LoadedReference:
-    """reference: of integers what a run has to give; of float32 what judges outputs. state: what is loaded."""
+    """reference: for integers the expected run; for float32 the reference of outputs. state: the loaded one."""
 
     reference: ReferenceRun | StepReference
     state: State
 
 
 def compare_loaded(run: RunResult, loaded: LoadedReference, interface: Interface) -> float:
-    """Return the largest difference of an output beside its scale; E0601 naming the first buffer that is wrong."""
+    """Return the largest difference of an output relative to its scale; E0601 names the first wrong buffer."""
     if len(run.states) != 1:
         raise ValueError(f"{len(run.states)} states, one was loaded")
     for slot in interface.state:

@@ -1,4 +1,4 @@
-"""Counts the instructions of API calls, by function, exactly: a TCG plugin for QEMU, built with the host's compiler."""
+"""Exact counts of the instructions of API calls, by function: a TCG plugin for QEMU, built with the host's compiler."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tinytrain_compile.verify.symbols import defined_functions, open_elf
 from tinytrain_compile.verify.tools import TOOL_TIMEOUT_S, Tools, first_line, run_program
 
 COUNTED_STEP = 1
-"""The step that is counted: the second, because the first may also find the exponents of errors."""
+"""Number of the counted step: the second, because the first may also find the exponents of errors."""
 _PLUGIN = "count_calls"
 _RANGES, COUNTS = "ranges.txt", "counts.txt"
 _API, _KERNEL, _PROGRAM = "a", "k", "p"
@@ -23,7 +23,7 @@ _API, _KERNEL, _PROGRAM = "a", "k", "p"
 
 @dataclass(frozen=True)
 class CountedFunction:
-    """A function of an image: addresses [low, high), and what it is for the plugin (verify/plugin/count_calls.c)."""
+    """A function of an image: addresses [low, high), and its kind for the plugin (verify/plugin/count_calls.c)."""
 
     name: str
     low: int
@@ -70,9 +70,9 @@ def _functions(elf: Any, model: set[str], kernels: set[str], prefix: str) -> Ite
 def prepare_count(
     functions: Iterable[CountedFunction], tools: Tools, folder: Path, blocks: str = ""
 ) -> tuple[str, ...]:
-    """Build the plugin in the folder where QEMU will run; its options for QEMU. Errors: E0602.
+    """Build the plugin in the folder where QEMU will run; return its options for QEMU. Errors: E0602.
 
-    blocks: file to write how often every block of code was executed into; "" for none.
+    blocks: file for the number of executions of every block of code; "" for none.
     """
     if tools.host_cc is None:
         raise CompileError("E0114", "--count", "no C compiler for the counting plugin", "install gcc")
@@ -91,7 +91,7 @@ def prepare_count(
 
 
 def read_calls(folder: Path, functions: list[CountedFunction]) -> list[Call]:
-    """Return what the plugin wrote: calls in order."""
+    """Return the calls written by the plugin, in order."""
     calls: list[Call] = []
     for line in (folder / COUNTS).read_text(encoding="ascii").splitlines():
         first, second = line.split()
@@ -106,7 +106,8 @@ def read_calls(folder: Path, functions: list[CountedFunction]) -> list[Call]:
 def instruction_counts(
     calls: list[Call], functions: list[CountedFunction], interface: Interface, batch: int
 ) -> InstructionCounts:
-    """Step COUNTED_STEP (of a batch: its first micro-batch, and the update), and the inference after training."""
+    """Select the counts of step COUNTED_STEP (for a batch: its first micro-batch, and the update) and of the inference
+    after training."""
     prefix = interface.prefix
     train, infer = _ends(interface)
     calls = _whole(calls, interface)
@@ -123,7 +124,7 @@ def instruction_counts(
 
 
 def _counted(calls: list[Call], train: str, interface: Interface, batch: int) -> int:
-    """Return which call of a step is counted; of a build with features the nearest that is on a sample."""
+    """Return which call of a step is counted; for a build with features, the nearest call on a sample."""
     call = COUNTED_STEP * (batch // interface.micro_batch if interface.accumulates else 1)
     if not interface.feature_bytes:
         return call
@@ -145,7 +146,7 @@ def _ends(interface: Interface) -> tuple[str, str]:
 
 
 def _whole(calls: list[Call], interface: Interface) -> list[Call]:
-    """Join the calls that begin an image and take its rows to the one that ends it."""
+    """Merge the calls that begin an image and take its rows into the one that ends it."""
     begin, open_calls = f"{interface.prefix}_begin", {f"{interface.prefix}_{name}" for name in ("begin", "push_rows")}
     found, before = list[Call](), dict[str, int]()
     for call in calls if interface.input_rows else ():
@@ -159,7 +160,7 @@ def _whole(calls: list[Call], interface: Interface) -> list[Call]:
 
 
 def counted_calls(calls: list[Call], interface: Interface, batch: int) -> tuple[int, int]:
-    """Return where among all calls those lie that instruction_counts takes: the step's, the inference's."""
+    """Return the indices of the calls that instruction_counts uses: (step, inference)."""
     prefix = interface.prefix
     train = f"{prefix}_accumulate" if interface.accumulates else f"{prefix}_train_step"
     step = COUNTED_STEP * (batch if interface.accumulates else 1)

@@ -21,12 +21,12 @@ MCA_PROGRAMS = ("llvm-mca", "llvm-mca-14")
 NO_MODEL = "the target's file names no cycle model"
 MCA_HINT = "llvm-mca not found (apt-get install llvm)"
 _ITERATIONS = 100
-"""Times that llvm-mca repeats a block, its own default: what the first one takes to fill the pipeline counts little."""
+"""Times that llvm-mca repeats a block, its default: filling the pipeline the first time counts little."""
 _ROUNDS = 12
-"""Runs after each of which the lines with errors are left out; the next one shows those behind them."""
+"""Runs, after each of which lines with errors are dropped; the next run shows errors that these hid."""
 _CONDITIONS = "eq|ne|lt|gt|le|ge|cs|cc|mi|pl|hi|ls|vs|vc"
 _LEAST_SHARE = 0.0005
-"""Blocks below this share of all instructions count one cycle per instruction."""
+"""Share of all instructions below which a block counts one cycle per instruction."""
 Block = tuple[int, int]
 """Address of the first instruction, number of instructions"""
 Instruction = tuple[str, str]
@@ -35,7 +35,7 @@ _LINE = re.compile(r"\s*([0-9a-f]+):\s+(\S+)\s*([^@;]*)")
 
 
 def read_blocks(path: Path) -> list[dict[Block, int]]:
-    """Return per call, in order, how often each block was executed (written by the counting plugin)."""
+    """Return, per call in order, how often each block was executed (written by the counting plugin)."""
     calls: list[dict[Block, int]] = []
     for line in path.read_text(encoding="ascii").splitlines():
         if line == "call":
@@ -47,7 +47,7 @@ def read_blocks(path: Path) -> list[dict[Block, int]]:
 
 
 def missing_for_cycles(target: Target) -> str:
-    """Return what keeps a target's model from giving figures here; "" if nothing does."""
+    """Return why a target's model cannot give figures here; "" if it can."""
     if not target.cycle_model or target.toolchain is None:
         return NO_MODEL
     objdump = target.toolchain.objdump
@@ -72,13 +72,13 @@ def disassembly(image: Path, toolchain: Toolchain) -> dict[int, Instruction]:
         raise CompileError("E0602", "--cycles", first_line(finished.output), "leave out --cycles")
     matches = (_LINE.match(line) for line in finished.output.splitlines())
     code = {int(m[1], 16): (m[2], m[3].strip()) for m in matches if m is not None}
-    if not code:  # every instruction would count as one that does nothing
+    if not code:  # every instruction would count as a nop
         raise CompileError("E0602", "--cycles", f"{objdump.name} printed no instruction of {image.name}", INSTALLED)
     return code
 
 
 def cycle_model(target: Target, image: Path, step: Mapping[Block, int], infer: Mapping[Block, int]) -> CycleModel:
-    """Return cycles of a training step and of an inference by a target's model; says why where there is none."""
+    """Return cycles of a training step and of an inference by a target's model, or the reason why there are none."""
     model, toolchain = target.cycle_model, target.toolchain
     if not model or toolchain is None:
         return CycleModel("none", None, None, NO_MODEL)
@@ -145,7 +145,7 @@ def _is_branch(mnemonic: str) -> bool:
 
 
 def _registers(operands: str) -> int:
-    """Return how many registers a list like {r4-r7, lr} has."""
+    """Count the registers of a list such as {r4-r7, lr}."""
     found = re.search(r"\{(.*?)\}", operands)
     parts = found[1].split(",") if found else []
     ranges = (re.fullmatch(r"\s*[rsd](\d+)-[rsd](\d+)\s*", part) for part in parts)
@@ -156,7 +156,7 @@ def _registers(operands: str) -> int:
 
 
 class _Mca:
-    """Prices of blocks by llvm-mca, all in one run; what it cannot read becomes a nop."""
+    """Cycles of blocks by llvm-mca, all in one run; instructions that it cannot read become nops."""
 
     def __init__(self, program: str, triple: str, cpu: str, folder: Path) -> None:
         self._command = [program, f"-mtriple={triple}", f"-mcpu={cpu}", f"-iterations={_ITERATIONS}"]
@@ -197,7 +197,8 @@ class _Mca:
 
 
 def mca_text(mnemonic: str, operands: str) -> str:
-    """Return an instruction as llvm-mca reads it: no width, no condition of an IT block, branches to themselves.
+    """Return an instruction in a form that llvm-mca reads: no width, no condition of an IT block, branches to
+    themselves.
 
     "" for IT.
     """

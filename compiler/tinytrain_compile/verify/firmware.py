@@ -17,33 +17,34 @@ from tinytrain_compile.ir.stages import Interface, Samples, SourceBundle
 from tinytrain_compile.target.model import QemuBoard, Region, Target, Toolchain
 
 GUARD_BYTES = 4096
-"""On each side of the arena; a multiple of every arena alignment."""
+"""Bytes of guard on each side of the arena; a multiple of every arena alignment."""
 
 MEMORY_ALIGNMENT = 16
-"""Of every memory with its guards (ports/port.h)."""
+"""Alignment in bytes of every memory with its guards (ports/port.h)."""
 
 STACK_EXTRA_BYTES = 16384
-"""Stack of the check program itself, and room to measure an overflow of the target's budget rather than crash."""
+"""Bytes of stack for the check program itself, and room to measure an overflow of the target's budget instead of
+crashing."""
 
 INPUT_MAGIC = 0x56495454
-"""The letters TTIV, as main.c.j2 has it."""
+"""First word of the vectors: the letters TTIV, as in main.c.j2."""
 
 WHOLE_CALLS = 2
-"""Calls on a sample, before as many on its features, where a build has these."""
+"""Calls on samples that come before the same number on features, in a build with features."""
 
 COMPILE_FLAGS = ("-std=c11", "-O2", "-ffp-contract=off", "-fno-fast-math", "-fno-math-errno", "-fno-tree-vectorize")
 CHECK_FLAG = "-DTT_CHECK"
-"""Behind the others, for files of the check program, which are empty without it."""
+"""Additional flag for files of the check program, which are empty without it."""
 SMALL_FLAG = "-Os"
-"""Behind the others, for files that are made for small code."""
+"""Additional flag for files made for small code."""
 EXTERNAL_FLAG = "-w"
-"""Behind the others, for files of the user: our warnings do not judge them."""
+"""Additional flag for files of the user, which get no warnings."""
 WARNING_FLAGS = (
     *("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Wvla", "-Wdouble-promotion", "-pedantic", "-Werror"),
 )
 HOST_FLAGS = ("-Og", "-fno-stack-protector", "-U_FORTIFY_SOURCE", "-fno-pie")
-"""Behind the others on a host: a distribution's hardening stays out of the code. -Og compiles three times as fast as
--O2, which is more than a run of some steps takes; any level gives the same bytes."""
+"""Additional flags on a host, which keep a distribution's hardening out of the code. -Og compiles three times as fast
+as -O2, which saves more than a run of some steps takes; any level gives the same bytes."""
 
 
 def model_sources(bundle: SourceBundle) -> tuple[str, ...]:
@@ -57,9 +58,9 @@ def file_flags(bundle: SourceBundle) -> dict[str, tuple[str, ...]]:
 
 
 def verification_files(bundle: SourceBundle, target: Target, place: str = "") -> dict[str, str]:
-    """Return path in the output folder -> text of all that a user needs to repeat the check (vectors apart).
+    """Return path in the output folder -> text of all files with which a user can repeat the check (except vectors).
 
-    place: where in that folder the sources are, "" or a path that ends in a slash.
+    place: path of the sources in that folder, "" or ending in a slash.
     """
     more, interface, toolchain = file_flags(bundle), bundle.interface, target.toolchain
     runs = target.qemu is not None and toolchain is not None
@@ -78,7 +79,7 @@ def verification_files(bundle: SourceBundle, target: Target, place: str = "") ->
         "whole_calls": WHOLE_CALLS,
         "sizes": (arena, *further),
         "more_inputs": () if interface.input_rows else [slot.number for slot in interface.more_inputs],
-        # Where in every memory that begins which means nothing between two calls; its end if nobody said.
+        # The start, in every memory, of data without meaning between two calls; the memory's end if unknown.
         "transient_offsets": interface.transient_offsets or (interface.arena_bytes, *interface.further_bytes),
         "sources": [path for path in model_sources(bundle) if path not in more],
         "flags": (*COMPILE_FLAGS, *WARNING_FLAGS, CHECK_FLAG, f"-I../{place}".rstrip("/"), "-I."),
@@ -116,7 +117,7 @@ def fill(text: str, values: Mapping[str, str]) -> str:
 
 
 def _comment(name: str) -> str:
-    """Return a tensor's name, which comes from an untrusted file, inside a C comment."""
+    """Return a tensor's name, which comes from an untrusted file, made safe for a C comment."""
     return "".join(c if c.isascii() and (c.isalnum() or c in " ._-:") else "_" for c in name)
 
 
@@ -186,6 +187,6 @@ def verification_input(
 
 
 def sample_indices(interface: Interface, samples: Samples, steps: int, batch: int) -> list[list[int]]:
-    """Return which samples each call takes: a micro-batch, in turn."""
+    """Return the indices of the samples of each call: a micro-batch, in turn."""
     count, together = len(samples.x), interface.micro_batch
     return [[i % count for i in range(k, k + together)] for k in range(0, steps * batch, together)]

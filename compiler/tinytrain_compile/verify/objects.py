@@ -1,6 +1,6 @@
-"""With TINYTRAIN_OBJECTS=FOLDER in the environment, objects are kept there: no file is compiled twice for a check.
+"""Store of objects in the folder TINYTRAIN_OBJECTS of the environment: no file is compiled twice for a check.
 
-An object is taken from there only if the compiler, its command line and every text that it reads are the same.
+An object is reused only if the compiler, its command line and every text that it reads are the same.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from tinytrain_compile.verify.tools import SCRATCH
 
 VARIABLE = "TINYTRAIN_OBJECTS"
 _RESULTS = (".o", ".su", ".ci")
-"""What GCC writes for a source file: the object, and for a board its frames and its call graph."""
+"""Suffixes of the files that GCC writes for a source file: the object, and for a board its frames and its call
+graph."""
 
 
 def compile_once(command: list[str], source: str, folder: Path, compile_now: Callable[[], None]) -> None:
-    """Have the object of `source`, a path in `folder`, beside it: from the store, or made by `compile_now`."""
+    """Put the object of `source`, a path in `folder`, beside it: from the store, or made by `compile_now`."""
     store = os.environ.get(VARIABLE)
     if not store:
         compile_now()
@@ -37,7 +38,7 @@ def compile_once(command: list[str], source: str, folder: Path, compile_now: Cal
 
 
 def _keep(source: Path, known: Path) -> None:
-    """Copy the object and what lies beside it; where that fails, or another process was faster, nothing is kept."""
+    """Copy the object and the files beside it; if that fails, or another process was faster, nothing is kept."""
     with suppress(OSError):
         known.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=known.parent, prefix="new-") as name:
@@ -50,7 +51,7 @@ def _keep(source: Path, known: Path) -> None:
 
 
 def _key(command: list[str], source: str, folder: Path) -> str:
-    """Return all that decides an object."""
+    """Return a hash of everything that determines an object."""
     parts = [_identity(Path(command[0]).resolve()), *command]
     for path in _included(folder / source, folder, set()):
         parts += [os.path.relpath(path, folder), hashlib.sha256(path.read_bytes()).hexdigest()]
@@ -58,7 +59,8 @@ def _key(command: list[str], source: str, folder: Path) -> str:
 
 
 def _identity(program: Path) -> str:
-    """Return a compiler that was installed anew is another one; so is one that cannot be run, which says so itself."""
+    """Return a compiler's identity, which changes if it is reinstalled; one that cannot be run gets its own and will
+    report its error."""
     try:
         state = program.stat()
     except OSError:
@@ -67,13 +69,14 @@ def _identity(program: Path) -> str:
 
 
 def _included(path: Path, folder: Path, seen: set[Path]) -> Iterator[Path]:
-    """Yield a file of the project and all that it may include; the headers in angle brackets belong to the compiler."""
+    """Yield a file of the project and all files that it may include; headers in angle brackets belong to the
+    compiler."""
     seen.add(path)
     yield path
     text = path.read_text(encoding="utf-8", errors="replace")
     names = re.findall(r'^\s*#\s*include\s*"([^"]+)"', text, re.MULTILINE)
     names += re.findall(r'\.incbin\s*\\?"([^"\\]+)', text)  # data that an assembler reads
-    if re.search(r"^\s*#\s*include\s*\w", text, re.MULTILINE):  # what a macro names: it may be any file
+    if re.search(r"^\s*#\s*include\s*\w", text, re.MULTILINE):  # the name is a macro: it may be any file
         places = (place for place in sorted(folder.rglob("*")) if SCRATCH not in place.parts)
         names += [str(place) for place in places if place.suffix not in _RESULTS]
     for name in names:

@@ -1,4 +1,4 @@
-"""Runs training steps of a generated project, on the host or under QEMU, and reads what they wrote."""
+"""Running of a generated project's training steps, on the host or under QEMU, and reading of their output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tinytrain_compile.verify.tools import Tools, first_line, run_program
 
 FloatArray = NDArray[Any]
 _INIT, _INFER, _SAMPLE, _APPLY, _STATE, _CHECKPOINT, _GUARDS, _STACK, _END, _ARENA, _INFER_BATCH = range(1, 12)
-"""TAG_ of main.c.j2, in its order."""
+"""TAG_ constants of main.c.j2, in its order."""
 _CHECKPOINT_FAULTS = {
     1: "no room for a checkpoint and a second instance",
     2: "m_save failed, or did not write m_state_size bytes",
@@ -36,14 +36,14 @@ _CHECKPOINT_FAULTS = {
 
 @dataclass(frozen=True, eq=False)
 class RunResult:
-    """Everything that one run computed.
+    """Results of one run.
 
     losses: one per micro-batch (steps * batch samples), float32.
-    output_first, output_last: what m_infer gives before and after training, then what m_infer_batch gives where there
-        is one, float32.
+    output_first, output_last: outputs of m_infer before and after training, then those of m_infer_batch if it exists,
+        float32.
     states: after every step, slot name -> bytes.
-    faults: what the check program itself found wrong (a status, the guards, the checkpoint); empty is good.
-    stack_measured_bytes: deepest stack of any API call but save and load; None on the host.
+    faults: found by the check program itself (a status, the guards, the checkpoint); empty if there are none.
+    stack_measured_bytes: deepest stack of any API call except save and load; None on the host.
     arena_measured_bytes: high-water mark of the painted arena: end of the highest byte that a call changed.
     """
 
@@ -167,27 +167,27 @@ class _Reader:
 # ---- running ---------------------------------------------------------------------------------------------------------
 
 RUN_TIMEOUT_S = 600.0
-"""Of a run whose work nobody has said."""
+"""Time limit, in seconds, of a run whose work is not known."""
 BASE_S, _CYCLES_PER_S = 60, 10_000_000
-"""Seconds that a run may take, and the cycles for which it may take one more: twenty times what QEMU took for digits,
-keywords and MCUNet on a busy machine (docs/verification.md)."""
+"""Base time limit of a run in seconds, and the cycles that add one second: twenty times the time that QEMU took for
+digits, keywords and MCUNet on a busy machine (docs/verification.md)."""
 _EXIT_FAULT = 99
-"""EXIT_FAULT of runtime_c/ports/cortex_m/startup.c."""
+"""Exit code EXIT_FAULT of runtime_c/ports/cortex_m/startup.c."""
 
 
 @dataclass(frozen=True)
 class RunLimit:
-    """How long a run of the check program may take, and how that was reckoned."""
+    """Time limit of a run of the check program, in seconds, and its derivation for messages."""
 
     seconds: float = RUN_TIMEOUT_S
     why: str = ""
 
 
 def limit_of(cycles: int, counted: bool) -> RunLimit:
-    """Return the limit of a run that takes so many cycles by the target's model; counted: by the plugin as well.
+    """Return the limit of a run of `cycles` cycles by the target's model; counted: the plugin counts them.
 
-    QEMU takes a second for 100 million of these (MCUNet on the M7) to 500 million (keywords on the M0+), and some times
-    as long with the plugin. The rest is for a model that is wrong and a machine that is busy.
+    QEMU takes a second for 100 million of these (MCUNet on the M7) to 500 million (keywords on the M0+), and several
+    times as long with the plugin. The margin is for a wrong model and a busy machine.
     """
     millions, times = cycles / 1e6, 4 if counted else 1
     why = f"{BASE_S} s, and {times} for every 10 M of the {millions:.1f} M cycles that the target's model expects"
@@ -223,7 +223,7 @@ def run_image(
     why: str = "",
     makes: Sequence[str] = (),
 ) -> bytes:
-    """Run an image with `vectors` as input.bin; returns its output.bin. Errors as `execute`. extra: for QEMU."""
+    """Run an image with `vectors` as input.bin; return its output.bin. Errors as `execute`. extra: for QEMU."""
     folder = built.image.parent
     (folder / "input.bin").write_bytes(vectors)
     where, command = _command(built, target, tools)

@@ -1,6 +1,6 @@
 """Static stack bound: GCC's call graph of the generated objects plus a checked-in table for library functions.
 
-The bound covers everything that an API call may push, except the frames of exceptions and of callbacks.
+The bound covers all that an API call may push, except the frames of exceptions and of callbacks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CALLBACKS = (
 )
 """Functions of the API and of parts of the loop that take callbacks."""
 OWN_CALLBACKS = {"store_load": ("no_piece", "load_piece"), "store_save": ("take_nothing", "save_piece")}
-"""Function of a part -> static functions that it gives to m_load and m_save, which call them; those call the user's."""
+"""Function of a part -> static functions that it passes to m_load and m_save as callbacks; those call the user's."""
 _HINT = "please report this with the model"
 
 
@@ -73,7 +73,7 @@ def read_call_graph(objects: Iterable[Path]) -> CallGraph:
 
 
 def _same_code(path: Path) -> dict[str, list[str]]:
-    """Return function -> others at its address: of functions that are alike GCC keeps one, and writes down that."""
+    """Return function -> others at its address: GCC keeps one of several equal functions, and records only that."""
     at = dict[tuple[int, int], list[str]]()
     for function in defined_functions(path):
         at.setdefault((function.section, function.address), []).append(function.name)
@@ -97,7 +97,7 @@ def stack_bound(graph: CallGraph, prefix: str, library: Mapping[str, int], extra
 
 
 def _under(bound: StackBound, search: _StackSearch, callbacks: Iterable[str]) -> StackBound:
-    """Return the bound of a function with the deepest of the callbacks that it gives away, wherever they are called."""
+    """Return the bound of a function with the deepest of the callbacks that it passes on, wherever they are called."""
     below = [search.bound(name, True) for callback in callbacks for name in search.static(callback)]
     deepest = max(below, key=lambda one: one.size_bytes, default=StackBound(0, ()))
     return StackBound(bound.size_bytes + deepest.size_bytes, (*bound.path, *deepest.path))

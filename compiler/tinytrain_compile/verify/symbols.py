@@ -24,7 +24,8 @@ from tinytrain_compile.verify.firmware import model_sources
 
 @dataclass(frozen=True)
 class DefinedFunction:
-    """external: whether other objects may call it. address: in its section, or of an image in memory; size in bytes."""
+    """A function of a file. external: whether other objects may call it. address: in its section, or for an image in
+    memory."""
 
     name: str
     external: bool
@@ -35,7 +36,7 @@ class DefinedFunction:
 
 @contextmanager
 def open_elf(path: Path) -> Generator[Any]:
-    """Open an object or an image that a tool has written. Errors: E0602 if it is no whole ELF file."""
+    """Open an object or an image that a tool has written. Errors: E0602 if it is not a complete ELF file."""
     try:
         with path.open("rb") as stream:
             elf: Any = ELFFile(stream)
@@ -48,7 +49,7 @@ def open_elf(path: Path) -> Generator[Any]:
 
 
 def defined_functions(path: Path) -> list[DefinedFunction]:
-    """Return what a file defines, not what it only calls, in the order of its table."""
+    """Return the functions that a file defines (not those it only calls), in the order of its table."""
     with open_elf(path) as elf:
         return [
             DefinedFunction(

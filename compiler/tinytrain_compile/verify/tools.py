@@ -1,6 +1,7 @@
-"""External programs: which are installed, running one with a time limit, and their temporary files.
+"""External programs: finding them, running one with a time limit, and temporary files.
 
-The only place that starts processes, and the one of temporary files: what becomes of both when the user interrupts."""
+The only module that starts processes and makes temporary files; it cleans up both when the user interrupts.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +25,15 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.target.model import Target, Toolchain
 
 TOOL_TIMEOUT_S = 120.0
-"""Of a compiler on no more than some KB, a linker, a disassembler: each takes seconds."""
+"""Time limit, in seconds, of a compiler on a few KB, a linker or a disassembler: each takes seconds."""
 INSTALLED = "check the installed tools"
 SCRATCH = ".scratch"
-"""Folder for the temporary files of programs, below the one that they run in."""
+"""Folder for the temporary files of programs, below the one in which they run."""
 
 
 @dataclass(frozen=True)
 class Tools:
-    """Paths of the programs that were found; None where one is missing. toolchain: whose the last two are."""
+    """Paths of the programs found; None for a missing one. toolchain: that of the cross compiler and emulator."""
 
     host_cc: str | None
     cross_cc: str | None = None
@@ -49,7 +50,7 @@ class Tools:
 
 
 def find_tools(target: Target | None = None) -> Tools:
-    """Look for programs on PATH: the host's compiler, and what a target's toolchain names."""
+    """Look for programs on PATH: the host's compiler, and those of a target's toolchain."""
     host = next((path for path in map(shutil.which, ("gcc", "cc", "clang")) if path is not None), None)
     toolchain = None if target is None else target.toolchain
     if toolchain is None:
@@ -58,20 +59,20 @@ def find_tools(target: Target | None = None) -> Tools:
 
 
 PATIENCE_S = 0.5
-"""How long anything is waited for at once. A signal that comes between Python's look for one and the system call that
-waits does not end that call: an interrupt would be lost until the wait is over."""
+"""Longest single wait, in seconds. A signal between Python's check for one and the system call that waits does not end
+that call: an interrupt would be lost until the wait is over."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """How a program ended. exit_code is negative for a signal; output is both of its streams."""
+    """Result of a program that ended. exit_code is negative for a signal; output is both of its streams."""
 
     exit_code: int
     output: str
 
 
 class _Programs:
-    """Those that run now, of all threads."""
+    """Programs running now, in all threads."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -96,7 +97,7 @@ class _Programs:
         return process
 
     def end(self, process: subprocess.Popen[bytes]) -> None:
-        """See to it that one is over, with all that it has started where the system has groups of processes."""
+        """End a program, with all its children if the system has process groups."""
         if process.poll() is None:
             _kill(process)
             process.wait()
@@ -104,7 +105,7 @@ class _Programs:
             self._running.discard(process)
 
     def end_all(self) -> None:
-        """End all, and start no more until `resume`."""
+        """End all programs, and start no more until `resume`."""
         with self._lock:
             self._ended = True
             for process in self._running:
@@ -140,10 +141,10 @@ def run_program(
 ) -> Finished:
     """Run a program in `folder` without input; E0602 naming `what` if it cannot start or exceeds its time.
 
-    Its own temporary files lie below `folder` (OSError if they cannot). All that it has started is ended on a timeout
-    or an interrupt, where the system can: compilers and emulators have children.
-    makes: files that it writes if it ends well, none of which is there before; E0602 if one is missing.
-    why: how timeout_s was reckoned; hint: what to try if it is over.
+    Its own temporary files are below `folder` (OSError if that is impossible). Its children are ended too on a timeout
+    or an interrupt, if the system can: compilers and emulators have some. makes: files that it writes on success, none
+    of which exists before; E0602 if one is missing. why: derivation of timeout_s; hint: what to try if that is
+    exceeded.
     """
     for made in makes:
         made.unlink(missing_ok=True)
@@ -169,7 +170,7 @@ def run_program(
 
 
 def _output(process: subprocess.Popen[bytes], timeout_s: float) -> bytes:
-    """Return what a program has printed until its end, waited for in turns (see PATIENCE_S).
+    """Return the output of a program at its end, waited for in turns (see PATIENCE_S).
 
     TimeoutExpired after its time.
     """
@@ -184,12 +185,13 @@ def _output(process: subprocess.Popen[bytes], timeout_s: float) -> bytes:
 
 
 def first_line(text: str) -> str:
-    """Return the line of a tool's output that says most: the first complaint, else the last line, else "no message"."""
+    """Return the most informative line of a tool's output: the first complaint, else the last line, else "no
+    message"."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     complaint = re.compile(r"error:|undefined reference|overflowed|fault|arena|fatal", re.IGNORECASE)
     complaints = [line for line in lines if complaint.search(line) and "ld returned" not in line]
     line = (complaints or lines[-1:] or ["no message"])[0]
-    return re.sub(r"(?<![\w.])/(?:[^\s:/]+/)+", "", line)  # folders say nothing, and differ from run to run
+    return re.sub(r"(?<![\w.])/(?:[^\s:/]+/)+", "", line)  # folders are not informative, and differ from run to run
 
 
 # ---- temporary files, and workers ------------------------------------------------------------------------------------
@@ -201,7 +203,7 @@ Result = TypeVar("Result")
 
 @contextmanager
 def work_folder() -> Generator[Path]:
-    """Make a temporary folder that is gone however the block ends. E0110 if it cannot be made or used."""
+    """Make a temporary folder that is removed however the block ends. E0110 if it cannot be made or used."""
     try:
         folder = Path(tempfile.gettempdir()).resolve() / f"{PREFIX}{secrets.token_hex(8)}"
     except OSError as problem:
