@@ -1,4 +1,4 @@
-"""One instance of the generated C in this process: its memories, and its calls on arrays as the slots hold them."""
+"""One instance of the generated C in this process: its memories, and its calls on arrays in the slots' form."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, cty
 
 
 class Instance:
-    """The calls of a library that `build_library` made. Instances are independent of each other.
+    """The calls of a library from `build_library`. Instances are independent of each other.
 
-    Arrays are as `verification_input` writes them: the graph's own layout, the slot's type, samples first.
+    Arrays have the form of `verification_input`: the graph's own layout, the slot's type, samples first.
     """
 
     def __init__(self, library: Path, interface: Interface) -> None:
@@ -44,7 +44,7 @@ class Instance:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew, with the state of the model file."""
+        """Reset to the state of the model file."""
         count, sizes = len(self._memories), [memory.size for memory in self._memories]
         places = (ctypes.c_void_p * count)(*(memory.address for memory in self._memories))
         self._check("init", self._call("init_memories")(ctypes.byref(self._handle), places, _sizes(sizes)))
@@ -57,8 +57,8 @@ class Instance:
     def train(self, x: Array, y: Array) -> Array:
         """Update once on these samples: the loss of each call. As many as a batch has, or fewer if it accumulates.
 
-        Raises CompileError E0603 where a loss is NaN or infinite: the batch has changed nothing (but with --accumulate
-        inplace each sample is a step of its own, and those before it stay).
+        Raises CompileError E0603 if a loss is NaN or infinite: the batch has changed nothing. (With --accumulate
+        inplace, though, each sample is a separate update, and those before it stay.)
         """
         self._needs_training("step")
         face, together = self.interface, self.interface.micro_batch
@@ -70,7 +70,7 @@ class Instance:
     def score(self, x: Array, y: Array) -> Array:
         """Run m_score on these samples: the loss of each call. E0105 once channels are chosen.
 
-        Of a build with `chosen = "device"` in its scheme.
+        Only for a build with `chosen = "device"` in its scheme.
         """
         together = self.interface.micro_batch
         starts = range(0, len(x), together)
@@ -81,7 +81,7 @@ class Instance:
         self._check("rescore", self._call("rescore")(self._handle))
 
     def features(self, x: Array) -> Array:
-        """Compute what the frozen part makes of each sample: (samples, bytes). E0113 of a build without features."""
+        """Compute the frozen part's features of each sample: (samples, bytes). E0113 for a build without features."""
         found = np.empty((len(x), self._feature_bytes()), np.uint8)
         for sample, result in zip(np.ascontiguousarray(x), found, strict=True):
             self._give(sample, _TRAIN)
@@ -89,7 +89,7 @@ class Instance:
         return found
 
     def train_features(self, features: Array, y: Array) -> Array:
-        """Train on samples by their features: the same bytes as `train`."""
+        """Train on samples by their features, with the same resulting bytes as `train`."""
         self._feature_bytes()
         step = "accumulate_features" if self.interface.accumulates else "train_features"
         return self._updated(self._trained_behind(step, *pair) for pair in zip(features, y, strict=True))
@@ -101,14 +101,14 @@ class Instance:
             losses.extend(calls)
         except CompileError:
             if face.accumulates:
-                self.load(self.save())  # which clears the sums: nothing of the batch stays
+                self.load(self.save())  # this clears the sums: nothing of the batch stays
             raise
         if face.accumulates:
             self._check("update", self._call("apply")(self._handle))
         return np.asarray(losses, np.float32)
 
     def losses(self, x: Array, y: Array) -> Array:
-        """Compute the loss of each call on these samples, by steps at rate 0 after which the state is what it was."""
+        """Compute the loss of each call on these samples, by steps at rate 0, then restore the state."""
         state, together = self.save(), self.interface.micro_batch
         self.set_rate(0.0)
         try:
@@ -142,7 +142,7 @@ class Instance:
         return bytes(kept)
 
     def load(self, checkpoint: bytes) -> None:
-        """Take a checkpoint's state. E0105 where it is another model's, or damaged: then the first state is there."""
+        """Take a checkpoint's state. E0105 if it is another model's, or damaged: then the first state is set."""
         taken = 0
 
         def read(_ctx: int | None, data: int, size: int) -> int:
@@ -159,13 +159,13 @@ class Instance:
         return {slot.name: self.tensor(slot.name).copy() for slot in self.interface.state}
 
     def tensor(self, name: str) -> Array:
-        """Return a tensor of the state as it is in memory, flat: what is written here is what the model reads."""
+        """Return a tensor of the state as a flat view of memory: the model reads what is written to it."""
         slot = self._slots[name]
         held = self._memories[slot.memory].bytes[slot.offset : slot.offset + slot.size_bytes]
         return held.view(np.dtype(slot.dtype))
 
     def delta(self) -> bytes:
-        """Return what training has changed, as the device's message. E0113 of a build without `--runtime delta`."""
+        """Return the changes by training, as the device's message. E0113 for a build without `--runtime delta`."""
         size = self._delta_call("size", ctypes.c_size_t)(self._handle)
         message = ctypes.create_string_buffer(size)
         self._check("delta", self._delta_call("get")(self._handle, message))
@@ -180,11 +180,11 @@ class Instance:
         self._check("delta", self._delta_call("apply")(self._handle, ctypes.c_char_p(message), ctypes.c_size_t(size)))
 
     def seed_device(self, device: int) -> None:
-        """Set rounding noise of its own."""
+        """Set the device's own rounding noise."""
         self._check("device", self._delta_call("seed")(self._handle, ctypes.c_uint32(device)))
 
     def close(self) -> None:
-        """Give the memories back."""
+        """Free the memories."""
         self._memories.clear()
         self._handle = ctypes.c_void_p()
 
@@ -215,7 +215,7 @@ class Instance:
             raise CompileError("E0113", what, "this build does not train", "compile without inference_only")
 
     def _give(self, x: Array, kind: int) -> None:
-        """Put what a call reads where it reads it."""
+        """Write the inputs of a call to their places."""
         if not self._memories:
             raise CompileError("E0101", "twin", "it is closed", "make another: compiled.twin()")
         rows = self.interface.input_rows
@@ -247,7 +247,7 @@ class Instance:
 
 
 class _Memory:
-    """So many bytes at an aligned address."""
+    """Memory of `size` bytes at an aligned address."""
 
     def __init__(self, size: int, alignment: int) -> None:
         self.size = size

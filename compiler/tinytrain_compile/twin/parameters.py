@@ -1,4 +1,4 @@
-"""Between the state of a device and the tensors of the model file: what was learned, by the file's names."""
+"""Conversion between the state of a device and the tensors of the model file: trained weights, by the file's names."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tinytrain_compile.ir.stages import IntegerUnit, TrainedPart, TrainGraph, ch
 from tinytrain_compile.ir.types import Array
 
 _ONE = 256
-"""How much a fraction counts of a weight."""
+"""Fraction units per unit of a weight."""
 _LARGEST = {"int8": 127, "int32": 2**31 - 1}
 
 
 class FileParameters:
-    """Of one compilation: tensors of the file of which anything is trained, in real numbers (float32).
+    """The file's tensors that one compilation trains, at least in part, in real numbers (float32).
 
-    What training has not moved is in them as it was, to the bit, also where the device rounds it.
+    Numbers that training has not moved keep their original bits, even if the device rounds them.
     """
 
     def __init__(self, model: ImportedModel, train: TrainGraph) -> None:
@@ -31,7 +31,7 @@ class FileParameters:
         self.tensors: dict[str, FileNumbers] = {source.tensor.name: source.tensor for source in sources}
 
     def _parts(self, state: Mapping[str, Array]) -> list[_Part]:
-        """List what is trained, in a state that may say which channels that is."""
+        """List the trained parts; the state may tell their channels."""
         return [self._part(name, part, state) for name, part in self._train.trained.items()]
 
     def _part(self, name: str, part: TrainedPart, state: Mapping[str, Array]) -> _Part:
@@ -49,7 +49,7 @@ class FileParameters:
         return _Part(name, source.cut(axis, channels.tolist()), unit, first)
 
     def of_state(self, state: Mapping[str, Array]) -> dict[str, Array]:
-        """Return what the tensors hold for a state of the device. E0112 if no number of the file can stand for it."""
+        """Return the contents of the tensors for a state of the device. E0112 if the file has no numbers for it."""
         tensors = {name: np.array(tensor.initial, np.float32) for name, tensor in self.tensors.items()}
         for part in self._parts(state):
             moved, numbers = part.moved(state), part.source.in_file(part.real(state))
@@ -61,7 +61,7 @@ class FileParameters:
         return tensors
 
     def put(self, tensors: Mapping[str, Array], state: Mapping[str, Array]) -> None:
-        """Write such tensors into the arrays of a state. What they hold already stays as it is, to the bit.
+        """Write such tensors into the arrays of a state. Unchanged numbers keep their bits.
 
         Raises CompileError E0105 for other names and shapes, and for numbers that the device has no room for; then
         nothing is written.
@@ -99,7 +99,7 @@ class FileParameters:
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """A tensor of the state that is a parameter, or some of its channels. first: what every state begins with."""
+    """A tensor of the state that is a parameter, or some of its channels. first: initial contents of every state."""
 
     name: str
     source: ParameterSource
@@ -107,7 +107,7 @@ class _Part:
     first: Mapping[str, Array]
 
     def real(self, state: Mapping[str, Array]) -> Array:
-        """Return the real numbers that it is."""
+        """Return its real numbers."""
         held = self._held(state)
         if self.unit is None:
             return held[0]
@@ -116,7 +116,7 @@ class _Part:
         return fine * self._scale(self.unit, state)
 
     def moved(self, state: Mapping[str, Array]) -> Array:
-        """Tell where it is not what it was at first."""
+        """Tell which elements differ from their initial contents."""
         pairs = zip(self._held(state), self._held(self.first), strict=True)
         moved = np.logical_or.reduce([now != first for now, first in pairs])
         if self.unit is not None and self.unit.shift:
@@ -124,7 +124,7 @@ class _Part:
         return moved
 
     def with_numbers(self, tensor: Array, changed: Array, state: Mapping[str, Array]) -> list[tuple[Array, Array]]:
-        """Return (array of the state, what it becomes) if a tensor of the file has changed."""
+        """Return (array of the state, its new contents) if a tensor of the file has changed."""
         held, first = self._held(state), self._held(self.first)
         real, made = self.source.in_graph(tensor), [array.copy() for array in held]
         back = changed & (tensor.reshape(-1) == self.source.tensor.initial.reshape(-1))[self.source.places]
@@ -134,7 +134,7 @@ class _Part:
             for array, integers in zip(made, self._integers(self.unit, real, changed, state), strict=True):
                 array[changed] = integers[changed]
         if self.unit is None or not self.unit.shift or not self._doubled(self.unit, state).any():
-            for array, begun in zip(made, first, strict=True):  # as the device began, which may have rounded it
+            for array, begun in zip(made, first, strict=True):  # the device's initial number, which may be rounded
                 array[back] = begun[back]
         return list(zip(held, made, strict=True))
 
@@ -153,7 +153,7 @@ class _Part:
         return [whole, np.minimum(fine - whole * _ONE, _ONE // 2 - 1)]
 
     def _held(self, state: Mapping[str, Array]) -> list[Array]:
-        """Return its arrays: the numbers, and their fractions if there are some."""
+        """Return its arrays: the numbers, and their fractions if there are any."""
         names = (self.name, self.unit.fraction) if self.unit is not None and self.unit.fraction else (self.name,)
         return [state[name].reshape(self.source.places.shape) for name in names]
 

@@ -1,4 +1,4 @@
-"""How well outputs fit labels, by the loss that a model is trained for."""
+"""Scores of outputs against labels, by the loss for which a model is trained."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tinytrain_compile.ops.loss import class_axis
 from tinytrain_compile.training import end_of, is_probability
 
 _LEAST = 1e-30
-"""Of a probability whose logarithm is taken."""
+"""Lower bound of a probability whose logarithm is taken."""
 
 
 def scores(model: ImportedModel, train: TrainGraph, outputs: Array, y: Array) -> dict[str, float]:
     """Compute `loss` (mean over samples, class weights left out) and, for classes or yes and no, `accuracy`.
 
-    outputs: (samples, elements) as a call gives them; y: as it takes them. The loss is infinite where no label counts.
+    outputs: (samples, elements) from a call; y: in the form of its labels. The loss is infinite if no label counts.
     """
     if class_count(train):
         return _classes(model, train, outputs, y)
@@ -46,7 +46,8 @@ def _classes(model: ImportedModel, train: TrainGraph, outputs: Array, y: Array) 
 
 
 def _log_probabilities(model: ImportedModel, each: Array, axis: int) -> Array:
-    """Compute them by what the loss takes outputs for: logarithms, probabilities, scores. (samples, classes)"""
+    """Compute log probabilities according to the loss's kind of outputs: logarithms, probabilities, scores. (samples,
+    classes)"""
     if model.loss is not None:
         logarithm, probability = model.loss.kind == "nll", False
     else:
@@ -58,5 +59,5 @@ def _log_probabilities(model: ImportedModel, each: Array, axis: int) -> Array:
     if probability:
         return np.log(np.maximum(each, _LEAST))
     top = each.max(axis=-1, keepdims=True)
-    with np.errstate(invalid="ignore"):  # of a training that has diverged they are no numbers, and neither is this
+    with np.errstate(invalid="ignore"):  # after a diverged training they are NaN, and so is this
         return each - top - np.log(np.exp(each - top).sum(axis=-1, keepdims=True))

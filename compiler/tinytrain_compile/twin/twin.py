@@ -1,4 +1,4 @@
-"""A device on the desk: what the generated C makes of arrays as the model file has them."""
+"""A device on the desk: the generated C, called with arrays in the model file's layout."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Twin:
 
     def __init__(self, instance: Instance, model: ImportedModel, train: TrainGraph) -> None:
         self.instance = instance
-        self._model, self._train = model, train.training_step  # which also knows labels
+        self._model, self._train = model, train.training_step  # it also has labels
         self._parameters = FileParameters(model, train)
 
     @property
@@ -196,7 +196,7 @@ class Twin:
 
 
 def _arrays(where: str, x: Array | Mapping[str, Array]) -> Array | dict[str, Array]:
-    """Return samples as arrays, those of several inputs by their names; CompileError E0105 if they are none."""
+    """Return samples as arrays, those of several inputs by their names; CompileError E0105 if they are not arrays."""
     if isinstance(x, Mapping):
         return {name: as_array(where, name, array) for name, array in x.items()}
     return as_array(where, "x", x)
