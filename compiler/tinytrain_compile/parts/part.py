@@ -1,4 +1,4 @@
-"""Hooks by which the driver and the report ask a part, besides the C that emit/ asks for (ADR 49)."""
+"""Hooks through which the driver and the report use a part, besides those for the C in emit/ (ADR 49)."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.options.compile_options import CompileOptions, as_typed, is_asked_for, refuse_auto
 
 _KINDS = {"float32": "FLOAT32", "int8": "STEPS", "int32": "INT32"}
-"""Type of a trained tensor -> what its numbers count, as the C of parts names it: an int8 weight counts in steps."""
+"""Type of a trained tensor -> unit of its numbers, as named in the C of parts: an int8 weight counts in steps."""
 
 
 InImage = tuple[TrainGraph, MemoryPlan]
-"""A step as the emitter takes it that puts several into one image."""
+"""A step in the form for an emitter of several in one image."""
 AnyPlanned = TypeVar("AnyPlanned", bound=PlannedStep)
-"""A result of the driver's planner, of which a part reads the step and its plan."""
+"""A result of the driver's planner, from which a part reads the step and its plan."""
 
 
 class Part(EmittedPart):
-    """A part of a project. Every hook does nothing unless a part has something to do there.
+    """A part of a project. Every hook does nothing unless a part overrides it.
 
-    flag: that asks for it, as errors name it. not_with: options that it is not possible with (see `is_asked_for`);
-    errors begin with `why`. named_update: why --update has to be named, "" if it need not. one_input: whether the model
-    has to have one data input. of_weights: whether it reads weights of several states, which then have to count in the
-    same steps. row: of the report that it has a share in, "" for none. uncounted: RAM of it that only the caller can
-    place.
+    flag: the option that requests it, as errors name it. not_with: options with which it is not possible (see
+    `is_asked_for`); errors begin with `why`. named_update: why --update must be named, "" if it need not. one_input:
+    whether the model must have one data input. of_weights: whether it reads weights of several states, which must then
+    count in the same steps. row: of the report to which it contributes, "" for none. uncounted: its RAM that only the
+    caller can place.
     """
 
     of_weights: ClassVar[bool] = False
@@ -43,11 +43,11 @@ class Part(EmittedPart):
     uncounted: str = ""
 
     def __init__(self, asked: Any) -> None:
-        """Make the part. asked: the options; for a part of --runtime, all that was named there."""
+        """Make the part. asked: the options; for a part of --runtime, all names given there."""
         self.asked = asked
 
     def check_options(self) -> None:
-        """Raise E0113 for options that it is not possible with, and if it is for an --update that is named."""
+        """Raise E0113 for options with which it is not possible, and if it needs a named --update."""
         for other in self.not_with:
             if is_asked_for(self.asked, other):
                 what = f"{self.why}not possible with {as_typed(other)}"
@@ -56,26 +56,26 @@ class Part(EmittedPart):
             refuse_auto(self.flag, self.named_update)
 
     def settled(self, options: CompileOptions) -> CompileOptions:
-        """Return the options with what this part decides about the others."""
+        """Return the options with those changed that this part decides."""
         return options
 
     def beside(self, largest: AnyPlanned, make: Callable[[int], AnyPlanned]) -> tuple[AnyPlanned, ...]:
-        """Return what the project has beside its plan, the smallest arena first. Errors: E0113, E0401.
+        """Return the project's further plans, the smallest arena first. Errors: E0113, E0401.
 
-        make: plans the same command for an arena of so many bytes; what it returns may be larger.
+        make: plans the same command for an arena of this many bytes; its result may be larger.
         """
         return ()
 
     def told(self, summary: Summary, planned: Sequence[PlannedStep]) -> Summary:
-        """Return the summary with what it says of all plans, which end with its own."""
+        """Return the summary with data on all plans, of which its own is the last."""
         return summary
 
     def in_one_image(self, largest: MemoryPlan, smaller: tuple[InImage, ...]) -> tuple[InImage, ...]:
-        """Return the smaller plans with names by which nodes of different plans are told apart."""
+        """Return the smaller plans, with nodes renamed so that names differ between plans."""
         return smaller
 
     def check(self, train: TrainGraph, plan: MemoryPlan) -> None:
-        """Raise CompileError for what is planned and cannot have this part."""
+        """Raise CompileError for a plan that cannot have this part."""
         if self.of_weights:
             refuse_shifted(train, f"--runtime {self.name}")
 
@@ -93,7 +93,7 @@ class Part(EmittedPart):
 
 
 def refuse_shifted(train: TrainGraph, where: str) -> None:
-    """Raise E0113 for what reads weights of several states, if channels change their scale."""
+    """Raise E0113 for a reader of several states' weights, if channels change their scale."""
     if any(part.unit is not None and part.unit.shift for part in train.trained.values()):
         what = "is not possible with --rescale on, whose weights count in steps that change on the device"
         raise CompileError("E0113", where, what, "leave one of the two out")

@@ -1,4 +1,4 @@
-"""Registry of parts. A part is imported only if it is asked for (ADR 49)."""
+"""Registry of parts. A part is imported only if it is requested (ADR 49)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ PARTS: Mapping[str, Callable[[CompileOptions, TrainGraph | None], bool]] = {
     "input_lines": lambda options, _train: options.input_lines,
     "inference_only": lambda options, _train: options.inference_only,
 }
-"""Folder of parts/ -> when a project has it; in this order their fragments stand in the C. Those of --runtime, which
-are asked for by name, are in ir/runtime_parts.py."""
+"""Folder of parts/ -> condition for a project to have it, in the order of their fragments in the C. Those of --runtime,
+which are requested by name, are in ir/runtime_parts.py."""
 
 
 def asked_parts(options: CompileOptions) -> tuple[Part, ...]:
-    """Make the parts that the options alone ask for."""
+    """Make the parts that the options alone request."""
     return _parts(options, None)
 
 

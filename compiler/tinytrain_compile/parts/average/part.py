@@ -1,4 +1,4 @@
-"""The mean of trained weights over several states in C: what m_average.c knows of them."""
+"""The mean of trained weights over several states in C: the values of m_average.c's template."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tinytrain_compile.emit.part import PlanCode
 from tinytrain_compile.parts.part import Part, trained_slots
 
 _NUMBER = 4
-"""Bytes of a mean, a float32, and of the CRC behind all of them."""
+"""Bytes of a mean (a float32), and of the CRC after all of them."""
 
 
 class Average(Part):

@@ -1,4 +1,4 @@
-"""The mean of trained weights over several states on the desk: what m_average.c has, to the bit."""
+"""The mean of trained weights over several states on the desk: equal to m_average.c, to the bit."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Array
 
 _ONE = 256
-"""Steps of an int8 weight with its 8 fraction bits that are 1."""
+"""Fraction steps per unit of an int8 weight with its 8 fraction bits."""
 _EXACT = 2.0**22
-"""Below it rounding goes to the nearest number, ties to even."""
+"""Magnitude below which rounding is to the nearest number, ties to even."""
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Average:
     numbers: dict[str, Array] = field(default_factory=dict[str, Array])
 
     def add(self, state: Mapping[str, Array]) -> None:
-        """Take a state as `Instance.state` gives it (`m_average_add`)."""
+        """Add a state from `Instance.state` (`m_average_add`)."""
         share = np.float32(min(self.count + 1, self.window))
         for name in self.train.trained:
             number = _counted(state[name], self._fraction(name, state))
@@ -40,7 +40,7 @@ class Average:
         self.count += 1
 
     def take(self, state: Mapping[str, Array]) -> None:
-        """Write the mean into the arrays of a state, as `Instance.tensor` gives them. ValueError without any state."""
+        """Write the mean into the arrays of a state, from `Instance.tensor`. ValueError without any state."""
         if not self.count:
             raise ValueError("the average is of no state")
         for name, number in self.numbers.items():

@@ -1,4 +1,4 @@
-"""Channels that the device chooses: what the templates know of them, and with what they are not possible."""
+"""Channels that the device chooses: values of the templates, and options with which they are not possible."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Choice(Part):
     )
 
     def prepare(self, code: PlanCode) -> None:
-        """Let nodes that nothing but scores needs run in calls that score."""
+        """Let nodes that only scores need run only in calls that score."""
         choice = _choice_of(code.train)
         flag = code.sequencer.typed("I32", choice.flag.name)
         scoring = scoring_nodes(code.train.graph, choice)
@@ -34,9 +34,9 @@ class Choice(Part):
         code.interface = replace(code.interface, chooses=True)
 
     def values(self, code: PlanCode) -> Mapping[str, object]:
-        """Return the flag, what it may hold, and for every layer where its tables are."""
+        """Return the flag, its values, and for every layer the places of its tables."""
         train, sequencer, choice = code.train, code.sequencer, _choice_of(code.train)
-        # Bytes of a channel: the state has the chosen channels alone, so its first axis counts them.
+        # Bytes of a channel: the state has only the chosen channels, so its first axis counts them.
         rows = {value.name: value.size_bytes // value.shape[0] for value in train.graph.state if value.shape}
         layers = [
             {
@@ -65,14 +65,14 @@ class Choice(Part):
         }
 
     def check_options(self) -> None:
-        """Raise E0113 for options that know nothing of a choice."""
+        """Raise E0113 for options that do not support a choice."""
         for other in self.not_with:
             if is_asked_for(self.asked, other):
                 what = f"is not possible with {self.flag}"
                 raise CompileError("E0113", as_typed(other), what, "leave one of the two out")
 
     def check(self, train: TrainGraph, plan: MemoryPlan) -> None:
-        """Raise E0113 for options that know nothing of a choice; E0302 for a layer in which it would cost too much."""
+        """Raise E0113 for options that do not support a choice; E0302 for a layer in which it would cost too much."""
         self.check_options()
         for node in train.training_step.graph.nodes:
             if _reads_chosen(node):

@@ -1,4 +1,4 @@
-"""Changes by training as a message in C: its tensors, their places, and the facts that m_delta.c has of them."""
+"""Changes by training as a message in C: its tensors, their places, and their data for m_delta.c."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TYPES = {"float32": "float32", "int8": "steps", "int32": "int32"}
 
 
 def delta_table(train: TrainGraph) -> DeltaTable:
-    """Return the trained subset in the order of a checkpoint: parameters alone, no optimizer, no noise."""
+    """Return the trained subset in the order of a checkpoint: only parameters, no optimizer state, no noise."""
     slots, offset = list[DeltaSlot](), HEAD_BYTES
     for value in stored(train):
         part = train.trained.get(value.name)
@@ -43,7 +43,7 @@ class Delta(Part):
     of_weights = True
 
     def values(self, code: PlanCode) -> Mapping[str, object]:
-        """Tell what m_delta.c knows of the trained tensors."""
+        """Tell m_delta.c about the trained tensors."""
         return {"delta": _data(code.train, code.tables), "shares_weights": True}
 
     def buffer(self, train: TrainGraph, feature_bytes: int) -> RuntimeBuffer:
@@ -57,7 +57,7 @@ class Delta(Part):
 
 
 def _data(train: TrainGraph, tables: Names) -> dict[str, object]:
-    """Return for every tensor its place in `state_slots`, that of its fractions, and what flash has of both."""
+    """Return, for every tensor, its place in `state_slots`, that of its fractions, and the tables of both in flash."""
     table, constants = delta_table(train), train.graph.constants
 
     def in_flash(name: object) -> str:

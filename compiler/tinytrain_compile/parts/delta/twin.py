@@ -1,4 +1,5 @@
-"""Deltas on the desk: between the messages of m_delta_get and arrays, by the slot table alone (docs/fleet.md)."""
+"""Deltas on the desk: conversion between messages of m_delta_get and arrays, using only the slot table
+(docs/fleet.md)."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from tinytrain_compile.files.user_file import read_file
 _FORMAT, _LARGEST = 0x31445454, 32767
 """FORMAT ("TTD1") and LARGEST (a number is an int16) of delta.c.j2."""
 _REAL_RANGE, _WHOLE_RANGE = (-100, 113), (0, 16)
-"""Of exponents, of real numbers and of whole ones."""
+"""Ranges of exponents, for real numbers and for integers."""
 
 DeltaType = Literal["float32", "steps", "int32"]
 """Unit of a number of a delta: real numbers; 1/256 step of an int8 weight; units of an int32 bias."""
@@ -26,7 +27,7 @@ DeltaType = Literal["float32", "steps", "int32"]
 
 @dataclass(frozen=True)
 class DeltaSlot:
-    """A trained tensor in a delta (docs/fleet.md): an int16 exponent, and `count` int16 numbers behind it.
+    """A trained tensor in a delta (docs/fleet.md): an int16 exponent, followed by `count` int16 numbers.
 
     offset: of the exponent, in bytes from the start of the delta. parameter: the tensor's name in the imported graph.
     fine: whether an int8 weight has a fraction on the device (else it keeps whole steps).
@@ -50,7 +51,7 @@ class DeltaTable:
 
 
 Changes = Mapping[str, NDArray[np.float64]]
-"""What each tensor has changed by, flat, by its name: real numbers, 1/256 steps of int8 weights, units of biases."""
+"""Change of each tensor, flat, by its name: real numbers, 1/256 steps of int8 weights, units of biases."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ class Deltas:
 
 
 def _range(slot: DeltaSlot) -> tuple[int, int]:
-    """Return the exponents that a device takes."""
+    """Return the range of exponents that a device accepts."""
     return _REAL_RANGE if slot.type == "float32" else _WHOLE_RANGE
 
 

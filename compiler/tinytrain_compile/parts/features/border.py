@@ -1,8 +1,8 @@
-"""The step cut where training begins: what is frozen computes features, all behind it trains on them (--features).
+"""The step cut where training begins: the frozen part computes features, the rest trains on them (--features).
 
-Docs: docs/training-loop.md, ADR 38. No plan is changed for this. A value that crosses the border lies, from where the
-frozen part makes it to its last reader, where the plan of the whole step has it; so it is put there just before the
-calls that read it, and the calls that would have made it are left out.
+Docs: docs/training-loop.md, ADR 38. No plan is changed for this. The plan of the whole step gives a value that crosses
+the border a place from its producer in the frozen part to its last reader. So it is copied there just before the calls
+that read it, and the calls that would have made it are left out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Crossing:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Calls of a step that follow each other, all frozen or none. crossing: what has to be there before them."""
+    """Consecutive calls of a step, all frozen or none. crossing: values that must be in place before them."""
 
     nodes: tuple[Node, ...]
     frozen: bool
@@ -42,7 +42,7 @@ class Border:
 
     @property
     def starts(self) -> frozenset[str]:
-        """Return the nodes that are called first in each stretch; one of views alone calls none."""
+        """Return the node that is called first in each stretch; a stretch of only views calls none."""
         called = (node.name for stretch in self.stretches for node in stretch.nodes if not op_def(node.op).view)
         where = {node.name: index for index, stretch in enumerate(self.stretches) for node in stretch.nodes}
         return frozenset(next(names) for _, names in groupby(called, where.__getitem__))
@@ -52,7 +52,7 @@ class Border:
 class FeatureCut:
     """A step that is cut where training begins (--features). size_bytes: of the features of a call.
 
-    values: what crosses, by the names that users know; frozen: nodes of the plan that a step on features leaves out.
+    values: that cross, by the user's names; frozen: nodes of the plan that a step on features leaves out.
     """
 
     size_bytes: int
@@ -61,12 +61,12 @@ class FeatureCut:
 
 
 def border_of(train: TrainGraph, plan: MemoryPlan) -> Border | None:
-    """Find the border; None if nothing but views is frozen: there features would be the input."""
+    """Find the border; None if only views are frozen, since features would be the input."""
     return _Cutter(train, plan).border()
 
 
 def feature_cut(train: TrainGraph, plan: MemoryPlan) -> FeatureCut | None:
-    """Return what the report says of a border."""
+    """Return the report's data on a border."""
     border = border_of(train, plan)
     if border is None:
         return None
@@ -77,7 +77,7 @@ def feature_cut(train: TrainGraph, plan: MemoryPlan) -> FeatureCut | None:
 
 
 class _Cutter:
-    """Tells for one plan what is frozen: what follows from the input and from constants alone."""
+    """Finder of the frozen part of one plan: nodes that depend only on the input and on constants."""
 
     def __init__(self, train: TrainGraph, plan: MemoryPlan) -> None:
         graph = replace(train.graph, nodes=plan.order)  # with its streams
@@ -94,7 +94,7 @@ class _Cutter:
         self._by_name = {node.name: node for node in self._nodes}
 
     def _is_frozen(self, node: Node) -> bool:
-        """Tell, in the plan's order, whether a node follows from the input and constants."""
+        """Tell, in the plan's order, whether a node depends only on the input and constants."""
         self._makers |= {value.name: node for value in node.outputs}
         names = {value.name for value in node.inputs}
         if not names <= self._fixed | self._crossing:
@@ -104,9 +104,9 @@ class _Cutter:
         return True
 
     def _give_back(self) -> None:
-        """Let what follows from constants alone be computed in a step on features too, or cross.
+        """Let values that depend only on constants be computed in a step on features too, or cross.
 
-        It has bytes of its own only until its last reader, as all else. If trained nodes alone read it, a step on
+        Like all values, they have their bytes only until the last reader. If only trained nodes read one, a step on
         features computes it; if frozen ones do as well, it crosses.
         """
         readers = dict[str, list[Node]]()
@@ -143,12 +143,12 @@ class _Cutter:
         return Border(tuple(stretches), size)
 
     def _read(self, nodes: Sequence[Node]) -> Iterator[Value]:
-        """Yield what these nodes read of the frozen part, by the name under which it was made; each once."""
+        """Yield the values of the frozen part that these nodes read, each once, as named by the producer."""
         read = (value for node in nodes for value in node.inputs if value.name in self._crossing)
         yield from {held.name: held for value in read for held in (self._held(value),)}.values()
 
     def _held(self, value: Value) -> Value:
-        """Return the value whose bytes a frozen view shows, all of them."""
+        """Return the value of which a frozen view shows all bytes."""
         while (made := self._makers.get(value.name)) is not None and op_def(made.op).view:
             if made.inputs[0].size_bytes != value.size_bytes:
                 break
@@ -156,7 +156,8 @@ class _Cutter:
         return value
 
     def _source(self, value: Value) -> Value:
-        """Return what holds the same bytes first: a second run makes them again, unless nothing reads the first one."""
+        """Return the first value with the same bytes: a second run makes them again, unless nothing reads the first
+        one."""
         made = self._makers.get(value.name)
         first = None if made is None else self._by_name.get(self._repeats.get(made.name, ""))
         return value if made is None or first is None else first.outputs[made.outputs.index(value)]

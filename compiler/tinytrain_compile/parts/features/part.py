@@ -63,7 +63,7 @@ class Features(Part):
             raise CompileError("E0113", self.flag, what, f"{way}, or --features")
 
     def pieces(self, summary: Summary) -> list[str]:
-        """Tell where the step is cut, and what a step on features takes of a whole one."""
+        """Describe the cut of the step, and the share of a whole step that a step on features takes."""
         cut, counts = feature_cut(summary.train, summary.plan), summary.verify.counts
         if cut is None:
             return ["none: the first layer is trained, features would be the input"]
@@ -76,10 +76,10 @@ class Features(Part):
         return [size, f"a step on them: {grouped(rest)} of {grouped(whole)} instructions ({share(rest, whole)})"]
 
     def json(self, summary: Summary) -> dict[str, Any]:
-        """Return what the features are and what a step on them saves.
+        """Return data on the features and the saving of a step on them.
 
-        bytes: of a sample's features, 0 if training begins at the input; values: their names; frozen_macs: what a step
-        on them leaves out; instructions: of both calls, if they were counted.
+        bytes: of a sample's features, 0 if training begins at the input; values: their names; frozen_macs: left out of
+        a step on them; instructions: of both calls, if they were counted.
         """
         cut, counts = feature_cut(summary.train, summary.plan), summary.verify.counts
         taken = None if counts is None or counts.features is None else sum(counts.features.values())
@@ -101,7 +101,7 @@ def _frozen_macs(summary: Summary, cut: FeatureCut) -> int:
 
 
 def _floats(border: Border) -> Iterator[Crossing]:
-    """Yield what of the features may be no number."""
+    """Yield the features that may be NaN or infinite."""
     for stretch in border.stretches:
         yield from (crossing for crossing in stretch.crossing if crossing.value.dtype == "float32")
 
@@ -111,10 +111,10 @@ class _Lines:
         self._border, self._sequencer = border, sequencer
         self._where = {node.name: index for index, stretch in enumerate(border.stretches) for node in stretch.nodes}
         self._given = 0
-        """Stretches whose crossing values are there."""
+        """Number of stretches whose crossing values are in place."""
 
     def taken(self, sections: Sequence[Section]) -> Iterator[str]:
-        """Yield all that is frozen, and behind it copies of what crosses, each once."""
+        """Yield all frozen calls, each followed by copies of the values that cross there, once each."""
         done = set[int]()
         last = max(index for index, stretch in enumerate(self._border.stretches) if self._new(stretch, done))
         done.clear()
@@ -125,13 +125,13 @@ class _Lines:
                 yield self._copy(f"{TO} + {crossing.at}", self._place(crossing), crossing)
 
     def _new(self, stretch: Stretch, done: set[int]) -> list[Crossing]:
-        """Return what crosses here and was not copied yet."""
+        """Return the values that cross here and were not copied yet."""
         found = [crossing for crossing in stretch.crossing if crossing.at not in done]
         done.update(crossing.at for crossing in found)
         return found
 
     def given(self, sections: Sequence[Section]) -> Iterator[str]:
-        """Yield all that is not frozen, and before each stretch what crosses there."""
+        """Yield all calls that are not frozen, and before each stretch copies of the values that cross there."""
         for part in sections:
             index = self._where[part.first]
             stretches = self._border.stretches

@@ -1,4 +1,4 @@
-"""A project that does not train: it keeps what an inference reads of a checkpoint (ADR 41)."""
+"""A project that does not train: it keeps only the part of a checkpoint that an inference reads (ADR 41)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tinytrain_compile.report.trained import inference_json
 
 
 class InferenceOnly(Part):
-    """`m_load` and `m_infer` alone."""
+    """Only `m_load` and `m_infer`."""
 
     name, row, has_fragments = "inference_only", "inference_only", True
     flag = "--inference-only"
@@ -19,7 +19,7 @@ class InferenceOnly(Part):
     named_update = "needs the layers that the other build trains, and --update auto chooses them by its arena"
 
     def json(self, summary: Summary) -> dict[str, Any] | None:
-        """Return what an inference keeps of the state in a checkpoint."""
+        """Return data on the state in a checkpoint that an inference keeps."""
         return inference_json(summary.train)
 
 

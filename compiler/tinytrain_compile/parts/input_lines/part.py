@@ -1,4 +1,4 @@
-"""An image that comes row by row from the caller: where the next row goes, and what is computed with it."""
+"""An image that comes row by row from the caller: the place of the next row, and the calls for it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tinytrain_compile.parts.part import Part
 
 
 class InputLines(Part):
-    """`m_begin`, `m_push_rows` and what ends the calls that they begin."""
+    """`m_begin`, `m_push_rows` and the functions that end the calls that they begin."""
 
     name, has_fragments = "input_lines", True
     flag, one_input, not_with = "--input-lines", True, ("stream=off", "micro_batch", "cycles", "slices=on")
 
     def prepare(self, code: PlanCode) -> None:
-        """Leave the stream that takes the rows, and what runs before it, out of the calls that end with an image."""
+        """Leave the stream that takes the rows, and the nodes before it, out of the calls that end an image."""
         step = [node for node in code.plan.order if node.phase == "step"]
         code.first = 1 + step.index(_stream_of(code.plan))
         image = _image_of(code.train, code.plan)
@@ -42,7 +42,7 @@ class InputLines(Part):
             "next": f"{at} + {slot} * {row_pitch(rows)}u",
         }
         step = [node for node in code.plan.order if node.phase == "step"]
-        # What runs before the stream needs no image; the stream itself goes on whenever a row has come.
+        # Nodes before the stream need no image; the stream itself continues with every row.
         begin = sequencer.sections("begin", step[: code.first - 1])
         row = sequencer.sections("take_row", [stream])
         return {
@@ -59,7 +59,7 @@ class InputLines(Part):
             "input_text": "an image",
             "step_text": "Ends a training step that has all its rows",
             "float_input_bytes": image.size_bytes if image.dtype == "float32" else 0,
-            "step_checks": [],  # each row was checked when it came
+            "step_checks": [],  # each row was checked on arrival
             "infer_checks": [],
             "input_zero_more": BYTE_ZERO if image.dtype == "uint8" else 0,
         }
@@ -71,7 +71,7 @@ def _stream_of(plan: MemoryPlan) -> Node:
 
 
 def _image_of(train: TrainGraph, plan: MemoryPlan) -> Value:
-    """Return the image as the caller gives it."""
+    """Return the image in the caller's form."""
     return next(value for value in _stream_of(plan).inputs if value.name == train.graph.inputs[0].name)
 
 

@@ -1,4 +1,4 @@
-"""Monitor on the desk: computes the same as m_monitor.c, to the bit (docs/training-loop.md)."""
+"""Monitor on the desk: equal to m_monitor.c, to the bit (docs/training-loop.md)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Running:
 
 @dataclass
 class Stop:
-    """`m_stop_t`: stops where `patience` values, one after the other, are no better than the best by `least`."""
+    """`m_stop_t`: stops after `patience` successive values that are not better than the best by `least`."""
 
     larger: bool
     least: float
@@ -66,19 +66,19 @@ class Spread:
         """Compute mean + k sigma (`m_spread_threshold`)."""
         if self.count == 0:
             return 0.0
-        sigma = np.sqrt(np.float32(self.squares) / np.float32(self.count))  # tt_sqrtf rounds correctly, as this does
+        sigma = np.sqrt(np.float32(self.squares) / np.float32(self.count))  # tt_sqrtf rounds correctly, like this
         return float(np.float32(self.mean) + np.float32(k) * sigma)
 
 
 def percentile(values: Iterable[float], per_mille: int) -> float:
-    """Find the smallest value that at least so many of a thousand do not exceed (`m_percentile`)."""
+    """Find the smallest value that at least `per_mille` of a thousand do not exceed (`m_percentile`)."""
     ranked = sorted(float(np.float32(value)) for value in values)
     return ranked[max((len(ranked) * per_mille + 999) // 1000 - 1, 0)]
 
 
 @dataclass
 class Vote:
-    """`m_vote_t`: the majority of the last classes; of several the one that came last."""
+    """`m_vote_t`: the majority of the last classes; if several tie, the latest one."""
 
     length: int
     last: list[int] = field(default_factory=list[int])

@@ -1,7 +1,7 @@
-"""Several plans of the same training behind one API, whose instances take the largest that fits (ADR 42).
+"""Several plans of the same training under one API, whose instances use the largest that fits (ADR 42).
 
-If plans take different numbers of samples, types of the API hold one sample, and calls say how many they give. What a
-plan's call sequence reads is one array of all values of its samples, as ever.
+If plans take different numbers of samples, types of the API hold one sample, and calls pass their number. A plan's call
+sequence still reads one array of all values of its samples.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from tinytrain_compile.parts.plans.sizes import FLAG, AllPlans, plans_json, plan
 
 
 def counts_samples(options: CompileOptions) -> bool:
-    """Tell whether plans of one image may take different numbers of samples, so that the caller says how many.
+    """Tell whether plans of one image may take different numbers of samples, so that the caller passes their number.
 
-    That follows from the options alone: an API does not change because a model shrank.
+    That depends only on the options: an API does not change because a model shrank.
     """
     several = options.batch > 1 and options.accumulate == "exact"
     return bool(options.plans) and options.micro_batch == "auto" and several
 
 
 class Plans(Part):
-    """`m_plan`, and an API that goes to the plan of an instance."""
+    """`m_plan`, and an API that dispatches to the plan of an instance."""
 
     name, row, has_fragments = "plans", "plans", True
     flag, one_input = FLAG, True
@@ -45,13 +45,13 @@ class Plans(Part):
     named_update = "all plans train the same layers, and --update auto chooses them by one arena"
 
     def settled(self, options: CompileOptions) -> CompileOptions:
-        """Return the options of the largest plan: the rest goes beside it."""
+        """Return the options of the largest plan; the others come beside it."""
         return replace(options, arena_bytes=options.plans[-1])
 
     def beside(self, largest: AnyPlanned, make: Callable[[int], AnyPlanned]) -> tuple[AnyPlanned, ...]:
         """Plan the others, by size. E0401 for one that does not fit, E0113 for two that are the same."""
         copies = self.asked.activations != "exact" or bool(largest.update.activations)
-        if counts_samples(self.asked) and copies:  # which follow the samples of a step, and are state
+        if counts_samples(self.asked) and copies:  # they follow the samples of a step, and are state
             what = "low-rank copies of activations are other ones where a step takes several samples"
             raise CompileError("E0113", f"{FLAG} with --micro-batch auto", what, "leave --micro-batch out")
         return smaller_plans(self.asked.plans, largest, make)
@@ -67,11 +67,11 @@ class Plans(Part):
         return [] if known is None else plans_json(known)
 
     def in_one_image(self, largest: MemoryPlan, smaller: tuple[InImage, ...]) -> tuple[InImage, ...]:
-        """Return the smaller plans with names that no other plan has for another node."""
+        """Return the smaller plans with names that no other plan uses for a different node."""
         return told_apart(largest, smaller)
 
     def tables(self, planned: Sequence[tuple[TrainGraph, MemoryPlan]], prefix: str) -> list[Names]:
-        """Return names of each plan's tables, in the order of the plans. The last one's are the plain ones."""
+        """Return names of each plan's tables, in the order of the plans. The last plan has the plain names."""
         shared, known = Names(f"{prefix}_w_"), _constants(*planned[-1])
         found = list[Names]()
         for number, each in enumerate(planned[:-1]):
@@ -82,11 +82,11 @@ class Plans(Part):
         return [*found, shared]
 
     def prepare(self, code: PlanCode) -> None:
-        """Say whether calls say how many samples they give."""
+        """Set whether calls pass their number of samples."""
         code.interface = replace(code.interface, counted=counts_samples(self.asked))
 
     def together(self, codes: Sequence[PlanCode]) -> None:
-        """Tell each model which plan it is, and all of them which there are: by size, the smallest first."""
+        """Tell each model its plan's number, and all of them the list of plans: by size, the smallest first."""
         prefix = codes[-1].interface.prefix
         plans = [
             {
@@ -120,7 +120,7 @@ class Plans(Part):
             code.interface = replace(code.interface, arena_macro=f"PLAN_{number}_BYTES")
 
     def public(self, code: PlanCode) -> Mapping[str, object]:
-        """Return what the public header and parts of the loop know of one sample, if calls count them."""
+        """Return the values on one sample for the public header and parts of the loop, if calls count samples."""
         train, interface = code.train, code.interface
         if not interface.counted:
             return {}
@@ -141,7 +141,7 @@ class Plans(Part):
         }
 
     def sequences(self, codes: Sequence[PlanCode], render: Render) -> Mapping[str, str]:
-        """Return each plan's call sequence, the API, and what they share: file name -> text."""
+        """Return each plan's call sequence, the API, and their shared files: file name -> text."""
         prefix, models = codes[-1].interface.prefix, [code.model for code in codes]
         largest = {**models[-1], "dispatched": _dispatched(prefix, models[-1])}
         return {
@@ -152,7 +152,7 @@ class Plans(Part):
 
 
 class PlanTables(Names):
-    """Names of the tables of one of several plans: those of all, but for constants that it has with other numbers."""
+    """Names of the tables of one of several plans: the shared ones, except for constants whose numbers differ in it."""
 
     def __init__(self, shared: Names, own: Collection[str], ending: str) -> None:
         super().__init__()
@@ -172,7 +172,7 @@ def _equal(array: Array, other: Array) -> bool:
 
 
 def _counted_labels(interface: Interface, prefix: str) -> dict[str, object]:
-    """Tell the call sequence of a plan where the values of its labels are, and how many."""
+    """Tell the call sequence of a plan the place and number of its labels' values."""
     one, kind = interface.label_elements // interface.micro_batch, interface.label_ctype
     whole = f"(const {kind} *)(const void *)labels" if one > 1 else "labels"
     return {
@@ -189,7 +189,7 @@ Function = tuple[str, str, str, str]
 
 
 def _dispatched(p: str, model: Mapping[str, Any]) -> list[Function]:
-    """List every function of the API that goes to the plan of an instance."""
+    """List every function of the API that dispatches to the plan of an instance."""
     upper, status, counted = p.upper(), f"{p}_status ", bool(model["counted"])
     memories = f"{p}_t **m, void *const mem[{upper}_MEMORIES], const size_t size[{upper}_MEMORIES]"
     step = (f"{p}_t *m, const {p}_label_t *label, float *loss", "m, label, loss")

@@ -1,4 +1,4 @@
-"""The plans of `--plans`: one for an arena of each size, their names in one image, and what the report says of them."""
+"""The plans of `--plans`: one for an arena of each size, their names in one image, and their rows in the report."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tinytrain_compile.parts.part import AnyPlanned, InImage
 
 FLAG = "--plans"
 MOST_NAMES = 3
-"""Streams of a plan that a line of the terminal names."""
+"""Most streams of a plan that a line of the terminal names."""
 
 
 @dataclass(frozen=True)
 class AllPlans:
-    """All plans of an image, by size, each with the number of samples that a call takes in it."""
+    """All plans of an image, by size, each with its number of samples per call."""
 
     plans: tuple[tuple[MemoryPlan, int], ...]
 
@@ -46,7 +46,7 @@ def smaller_plans(
 
 
 def told_apart(largest: MemoryPlan, smaller: Sequence[InImage]) -> tuple[InImage, ...]:
-    """Return the smaller plans with names that no other plan has for another node."""
+    """Return the smaller plans with names that no other plan uses for a different node."""
     known = {node.name: node for node in largest.all_nodes}
     found = list[InImage]()
     for number, (train, one) in enumerate(smaller):
@@ -81,7 +81,7 @@ def plans_note(known: AllPlans) -> str:
 
 
 def _price(plan: MemoryPlan, samples: int) -> str:
-    """Return samples of a call, and what a plan computes row by row and twice, in brackets; "" if all is plain.
+    """Return samples per call, layers computed row by row and second runs of a plan, in brackets; "" if there are none.
 
     report.json has all names.
     """
@@ -94,7 +94,7 @@ def _price(plan: MemoryPlan, samples: int) -> str:
 
 
 def plans_json(known: AllPlans) -> list[dict[str, Any]]:
-    """Return a row for each plan, the smallest arena first: its arena, and what it does for it.
+    """Return a row for each plan, the smallest arena first: its arena, and its means to fit it.
 
     streams: the layers that each computes row by row.
     """

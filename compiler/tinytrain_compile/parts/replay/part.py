@@ -1,4 +1,4 @@
-"""The reservoir of past samples in C: what it keeps of a sample. It knows the public header alone."""
+"""The reservoir of past samples in C, and its records. It uses only the public header."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tinytrain_compile.parts.part import Part
 from tinytrain_compile.report.layout import bytes_text, plural
 
 _WORD = 4
-"""Bytes of a label's value, and what records are aligned to."""
+"""Bytes of a label's value, and alignment of records."""
 
 
 class Replay(Part):
@@ -24,14 +24,14 @@ class Replay(Part):
     flag, one_input = "--runtime replay", True
 
     def __init__(self, asked: RuntimeParts) -> None:
-        """Leave the samples uncounted if the caller says how many there are."""
+        """Leave the samples uncounted if the caller sets their number."""
         super().__init__(asked)
         self.uncounted = "" if asked.replay_samples else "samples of your number"
 
     def public(self, code: PlanCode) -> Mapping[str, object]:
-        """Describe a record: what it keeps, what to give a call for that, bytes of x, labels and the byte they are at.
+        """Describe a record: its kind of data, the calls that take these, bytes of x, labels and their first byte.
 
-        samples: that there is to be room for, 0 if the caller says it.
+        samples: number to reserve room for, 0 if the caller sets it.
         """
         train, face = code.train, code.interface
         slot = f"{face.prefix}_input(m)->values"
@@ -47,7 +47,7 @@ class Replay(Part):
         return {"replay": {"what": what, "hint": hint, **record, "samples": self.asked.replay_samples}}
 
     def buffer(self, train: TrainGraph, feature_bytes: int) -> RuntimeBuffer | None:
-        """Return the RAM of the samples, unless the caller says how many there are."""
+        """Return the RAM of the samples, unless the caller sets their number."""
         count = self.asked.replay_samples
         if not count:
             return None
@@ -55,7 +55,7 @@ class Replay(Part):
         return RuntimeBuffer(self.name, what, count * record_bytes(train, feature_bytes), definition)
 
     def pieces(self, summary: Summary) -> list[str]:
-        """Return bytes of a sample, and of all that RAM is reserved for."""
+        """Return bytes of a sample, and of all reserved RAM."""
         found = self.json(summary)
         each = f"{bytes_text(found['record_bytes'])} a sample"
         if not found["samples"]:
@@ -70,9 +70,9 @@ class Replay(Part):
 
 
 def _layout(train: TrainGraph, feature_bytes: int) -> tuple[int, int, int]:
-    """Return bytes of x, values of the label, and from which byte on these are, of one sample of the input.
+    """Return (bytes of x, values of the label, first byte of these) for one sample of the input.
 
-    feature_bytes: of its features, which are then kept instead.
+    feature_bytes: of its features, which are kept instead if not 0.
     """
     together = train.micro_batch
     x_bytes = feature_bytes or train.graph.inputs[0].size_bytes // together

@@ -1,4 +1,4 @@
-"""The reservoir of past samples on the desk: what m_replay.c has, to the bit (docs/training-loop.md)."""
+"""The reservoir of past samples on the desk: equal to m_replay.c, to the bit (docs/training-loop.md)."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def mixed(word: int) -> int:
 
 @dataclass
 class Reservoir(Generic[Sample]):
-    """`m_replay_t`: in a full one every sample that was ever offered is with the same probability.
+    """`m_replay_t`: every sample offered so far is equally likely to be in a full one.
 
-    That is algorithm R (Vitter, Random Sampling with a Reservoir, 1985): the n-th sample takes the place of a random
-    one of the n, if that is in the reservoir. samples: what is held, by slot.
+    This is algorithm R (Vitter, Random Sampling with a Reservoir, 1985): the n-th sample takes the place of a random
+    one of the n, if that is in the reservoir. samples: contents, by slot.
     """
 
     capacity: int
@@ -38,7 +38,7 @@ class Reservoir(Generic[Sample]):
     _owed: int = 0
 
     def mix(self, fresh: int, old: int) -> None:
-        """Set so many old samples for so many new ones (`m_replay_mix`)."""
+        """Set the number of old samples per number of new ones (`m_replay_mix`)."""
         self.fresh, self.old, self._owed = fresh, old, 0
 
     def due(self) -> bool:

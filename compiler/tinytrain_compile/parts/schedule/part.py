@@ -1,4 +1,4 @@
-"""The schedule of the learning rate in C: it knows the public header alone."""
+"""The schedule of the learning rate in C: it uses only the public header."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The learning rate of every update on the desk: what m_schedule.c computes, to the bit (docs/training-loop.md)."""
+"""The learning rate of every update on the desk: equal to m_schedule.c, to the bit (docs/training-loop.md)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tinytrain_compile.ops.scalar_math import sin
 
 @dataclass(frozen=True)
 class Schedule:
-    """`m_schedule_t`: the learning rate of every update, operation by operation as the C computes it in float32."""
+    """`m_schedule_t`: the learning rate of every update, computed in float32 with the same operations as the C."""
 
     kind: Literal["constant", "step", "cosine"]
     rate: float
@@ -44,7 +44,7 @@ def _power(factor: np.float32, n: int) -> np.float32:
 
 
 def _half_cosine(done: int, whole: int) -> np.float32:
-    """Compute (1 + cos(pi done / whole)) / 2 by the sine of half the angle, or of what is left to a right angle."""
+    """Compute (1 + cos(pi done / whole)) / 2 from the sine of half the angle, or of the rest to a right angle."""
     left = whole - done
     sine = sin(np.asarray([np.float32(min(done, left)) / np.float32(whole) * np.float32(1.57079637)], np.float32))[0]
     return np.float32(1.0) - sine * sine if done < left else sine * sine

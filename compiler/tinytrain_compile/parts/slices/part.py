@@ -1,4 +1,4 @@
-"""A step that is computed in slices: how long its parts take by the target's figures (ADR 37)."""
+"""A step that is computed in slices: the times of its parts by the target's figures (ADR 37)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Slices(Part):
         return {"slices": code.slices, "open_call": "next_part", "first_fields": fields}
 
     def together(self, codes: Sequence[PlanCode]) -> None:
-        """Say the cycles of a step and of its longest part, the most of any plan."""
+        """Add the cycles of a step and of its longest part, the most of any plan."""
         for code in codes:
             code.model |= {
                 "step_cycles": max(sum(part.cycles for part in each.slices) for each in codes),
@@ -31,7 +31,7 @@ class Slices(Part):
             }
 
     def pieces(self, summary: Summary) -> list[str]:
-        """Count the parts of a step between which it may pause, and name the longest, which no budget makes shorter."""
+        """Count the parts of a step between which it may pause, and name the longest, which no budget shortens."""
         found = self.json(summary)
         if found is None:
             return []
@@ -45,10 +45,10 @@ class Slices(Part):
     def json(self, summary: Summary) -> dict[str, Any] | None:
         """Return the number of parts, the cycles of all by the target's figures, and the longest one.
 
-        longest: its node, the layer of the file that this belongs to, its cycles, and in how many parts that node is.
+        longest: its node, that node's layer in the file, its cycles, and the number of parts of that node.
         """
         found = summary.fact(SlicedStep)
-        if found is None:  # a dry run makes no C
+        if found is None:  # a dry run writes no C
             return None
         longest = max(found.parts, key=lambda part: part.cycles)
         node = next(node for node in summary.plan.order if node.name == longest.node)

@@ -1,4 +1,4 @@
-"""The store of checkpoints in C: it knows the public header alone."""
+"""The store of checkpoints in C: it uses only the public header."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.parts.part import Part
 
 STORE_BYTES, STORE_UNIT_BYTES = 392, 256
-"""Bytes of m_slot_store_t on a machine of 32 bits: without its program buffer, and that buffer."""
+"""Bytes of m_slot_store_t on a 32-bit machine without its program buffer, and of that buffer."""
 
 
 class Store(Part):
