@@ -45,7 +45,7 @@ clock cnd dev div fpos gid id ino intmax intptr jmp_buf ldiv lldiv locale max_al
 pid ptrdiff pthread rsize sig_atomic sigset size socklen ssize suseconds thrd time timer tss uid uintmax uintptr
 useconds va wchar wctrans wctype wint linux unix port tt
 """
-"""Keywords of C and C++ (which reads the header too), X where libraries have a type X_t, macros, our own prefixes."""
+"""Keywords of C and C++ (which reads the header too), X for each library type X_t, macros, our own prefixes."""
 
 _RESERVED = frozenset(_RESERVED_WORDS.split())
 _INTEGER_TYPE = re.compile(r"u?(int|char)(_?(least|fast))?_?[0-9]+")
@@ -146,7 +146,8 @@ def _is_list(line: str, start: int) -> bool:
 
 
 def _forced(line: str, start: int, open_at: list[_Bracket], places: list[_Place]) -> int | None:
-    """Find where the line from `start` ends: before the other way of a choice, after an operand of several lines."""
+    """Find the forced end of the line from `start`: before the alternative of a choice, after an operand of several
+    lines."""
     broken = [bracket.broken for bracket in open_at]
     operand = bool(open_at) and open_at[-1].operand
     if line[start] == "?":

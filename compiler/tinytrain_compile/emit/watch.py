@@ -77,7 +77,7 @@ class Watch:
             yield self._plan.scratch_offsets[node.name], size, "TT_OPERAND"
 
     def _written(self, node: Node) -> list[tuple[Buffer, Span]]:
-        """List what a call writes: buffers, or a part of one that has parts."""
+        """List the writes of a call: buffers, or a part of one that has parts."""
         values = [*node.outputs]
         for _, error in errors_of(node):
             values += [error.peak, error.exponent]  # in the first step

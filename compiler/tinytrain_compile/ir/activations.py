@@ -20,8 +20,8 @@ MODES: Mapping[int, tuple[tuple[str, int], ...]] = {
 
 @dataclass(frozen=True)
 class RankTrial:
-    """Ranks of all modes in the order of MODES, their bytes in the arena (of the core, of subspaces that follow, and of
-    those in the state), and the error of the weight's gradient: |dW - exact| / |exact|."""
+    """Measured ranks. ranks: of all modes, in the order of MODES; size_bytes: in the arena (the core, subspaces that
+    follow, and those in the state); error: of the weight's gradient, |dW - exact| / |exact|."""
 
     ranks: tuple[int, ...]
     size_bytes: int

@@ -11,8 +11,8 @@ Remat = Literal["off", "auto", "min"]
 Stream = Literal["off", "auto", "min"]
 """Values of --optimise, --remat and --stream; `plan/options.py` explains them."""
 AttemptKind = Literal["asked", "stream", "recompute", "page", "optimise", "micro-batch", "less"]
-"""Kinds of plans that were tried: as requested, with some layers row by row, some tensors computed twice, in further
-memories, the best by an objective, with several samples in a step, of a smaller update."""
+"""Kinds of plans tried, in order: as requested; some layers row by row; some tensors computed twice; further memories;
+the best by an objective; several samples in a step; a smaller update."""
 
 
 @dataclass(frozen=True)

@@ -313,7 +313,7 @@ class MemoryPlan:
 
 @dataclass(frozen=True, eq=False)
 class Inference:
-    """A forward pass beside a training step, in the same arena: its graph, under names of its own, and its plan.
+    """A forward pass beside a training step, in the same arena: its graph, with separate names, and its plan.
 
     State and other data that outlive a call are the step's: in this plan all of them are one header.
     """

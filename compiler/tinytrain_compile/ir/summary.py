@@ -80,7 +80,7 @@ class FileAgreement:
 class DerivativeAgreement:
     """Agreement of one training step of the numpy reference with central differences of the model file's loss.
 
-    tensors: trained tensors that were compared, all of which agree; unjudged: those that were not. worst: largest error
+    tensors: trained tensors that were compared, all of which agree; unjudged: those not compared. worst: largest error
     of a slope, in tolerances; None if nothing was compared. closeness: the tolerance, for people. evaluations: of the
     file on one sample; a part of its nodes counts by its share of the multiply-accumulates. skipped: cases not covered,
     each with its reason. seconds: CPU time used.

@@ -54,8 +54,8 @@ def tile_reduction(
     peel_reduction: also split reduction loops at changes of a condition (weights in two parts).
     fuse: the last two reduction loops are one, over neighbours in memory. turn: most terms of every sum in a turn of
     the innermost loop (those of a turn are unrolled). lanes: the tiled axis of which four elements are a vector. edges:
-    if conditions differ within a tile, turns at the ends of the innermost loop have code of their own. peeled: output
-    axes whose tiles at the ends have code of their own if conditions differ there.
+    if conditions differ within a tile, turns at the ends of the innermost loop have separate code. peeled: output axes
+    whose tiles at the ends have separate code if conditions differ there.
     """
     sums = schedule.get_sblock(acc)
     whole = schedule.get_loops(schedule.get_sblock(out))

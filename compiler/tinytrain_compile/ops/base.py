@@ -87,7 +87,7 @@ class Overlap:
     step: int = 1
 
     def allows(self, above: int) -> bool:
-        """Tell whether the input may begin so many bytes above the output and share memory with it."""
+        """Tell whether the input may begin `above` bytes above the output and share memory with it."""
         return above >= self.distance and above % self.step == 0
 
 
@@ -210,7 +210,7 @@ def _no_sums(_inputs: tuple[Value, ...], _attrs: Any) -> int:
 class Placed:
     """Placement of an operator that the planner treats specially.
 
-    view: output 0 is made of its inputs' bytes, where they lie; costs no code and no memory.
+    view: output 0 consists of its inputs' bytes in place; costs no code and no memory.
     starts: where each input begins, in bytes from the output's first, if the output's bytes are those of its inputs (a
         view's always; of an op with `as_view` if no byte would have to move), else None.
     as_view: the view that means the same as this op if there are `starts`.
@@ -254,9 +254,9 @@ class OpDef:
 
     inputs, outputs: names of operands and results, in order; everything else asks for them by name (names.py). A name
         that ends in "?" may be missing, one that ends in "*" stands for one or more. A result that is named
-        like an operand overwrites it (`alias_of`). Kernels call their C parameters by these names where they can.
-    present: attributes -> which of the "?" operands exist; None: the number of operands tells. A result that ends in
-        "?" exists if the operand that it overwrites does.
+        like an operand overwrites it (`alias_of`). Kernels use these names for their C parameters if they can. present:
+    attributes -> which of the "?" operands exist; None: the number of operands tells. A result that ends in "?" exists
+    if the operand that it overwrites does.
     shown: attributes -> (name, doc) of this form of the operator, for generated code, reports and names of nodes;
         None: `name` and `doc`. Decisions depend on attributes, never on these.
     says: node -> a sentence for the comment of its kernel, from shapes, attributes and the names of its operands; None:
@@ -310,7 +310,7 @@ class OpDef:
 
     @property
     def view(self) -> bool:
-        """Tell whether output 0 is made of its inputs' bytes, where they lie."""
+        """True if output 0 consists of its inputs' bytes in place."""
         return self.placed.view
 
     @property
@@ -320,7 +320,7 @@ class OpDef:
 
     @property
     def page(self) -> Literal["", "out", "in"]:
-        """Tell whether it is a copy out of, or into, the arena."""
+        """Direction of a copy out of, or into, the arena; "" for other ops."""
         return self.placed.page
 
     @cached_property

@@ -86,7 +86,7 @@ def _added(total: Array, term: Array, inside: Array | None) -> Array:
 
 
 def _inside_taps(attrs: ConvAttrs, hw: tuple[int, ...], out_hw: tuple[int, int]) -> Array:
-    """Tell whether each tap of each output pixel lies inside the image: [ho, wo, kh, kw]."""
+    """Tell whether each tap of each output pixel is inside the image: [ho, wo, kh, kw]."""
     return _windows(np.ones((1, *hw, 1), np.bool_), attrs, out_hw)[0, ..., 0]
 
 

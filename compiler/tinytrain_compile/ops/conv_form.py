@@ -36,7 +36,7 @@ class Reach:
         return -(-self.kernel // self.phases)
 
     def lead(self, phase: Any) -> Any:
-        """Return where the first tap of position 0 reads."""
+        """Return the place that the first tap of position 0 reads."""
         return phase + self.ahead if self.phases == 1 else (phase + self.ahead) // self.phases
 
     def tap(self, phase: Any, turn: Any) -> Any:
@@ -79,7 +79,7 @@ class Reach:
         return position * self.kernel + turn
 
     def source(self, tile: int, start: Any, copied: Any) -> Any:
-        """Return where a copied place of the tile that begins at position `start` comes from."""
+        """Return the source of a copied place of the tile that begins at position `start`."""
         if self._shared(tile):
             return start * self.stride + copied + self.ends[0]
         return (start + copied // self.kernel) * self.stride + self.ahead + copied % self.kernel * self.step

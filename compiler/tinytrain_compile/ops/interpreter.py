@@ -1,4 +1,4 @@
-"""Runs a graph with the numpy references: the truth that generated code is compared with."""
+"""Interpreter of a graph with the numpy references, the truth with which generated code is compared."""
 
 from __future__ import annotations
 

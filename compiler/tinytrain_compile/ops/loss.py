@@ -1,4 +1,4 @@
-"""Losses: what training minimises. Softmax cross entropy is LogSoftmax followed by NegativeLogLikelihood."""
+"""Losses, which training minimises. Softmax cross entropy is LogSoftmax followed by NegativeLogLikelihood."""
 
 from __future__ import annotations
 

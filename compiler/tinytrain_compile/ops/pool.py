@@ -122,7 +122,7 @@ def always_full(attrs: PoolAttrs, hw: tuple[int, int]) -> bool:
 
 
 def overlap(attrs: PoolAttrs) -> bool:
-    """Tell whether an element may lie in several windows."""
+    """Tell whether an element may be in several windows."""
     axes = zip(attrs.kernel, attrs.strides, attrs.dilations, attrs.output_hw, strict=True)
     return any(windows > 1 and (k - 1) * dilation + 1 > stride for k, stride, dilation, windows in axes)
 
@@ -151,7 +151,7 @@ def _infer_average_pool_grad(inputs: tuple[Value, ...], attrs: PoolGradAttrs) ->
 
 
 def _padded_hw(attrs: PoolAttrs, hw: tuple[int, int]) -> tuple[int, int]:
-    """Return the height and width of an image padded so far that every tap of every window lies inside."""
+    """Return the height and width of an image padded so that every tap of every window is inside."""
     ends = [
         (attrs.output_hw[a] - 1) * attrs.strides[a] + (attrs.kernel[a] - 1) * attrs.dilations[a] + 1 for a in (0, 1)
     ]
@@ -236,7 +236,7 @@ def _collected(share: Any, attrs: PoolGradAttrs) -> Array:
 
 
 def _inside_taps(x: Any, attrs: PoolAttrs) -> Any:
-    """Tell whether each tap (first axis) of each window lies in the image."""
+    """Tell whether each tap (first axis) of each window is in the image."""
     return _taps(np.ones((1, *x.shape[1:3], 1), np.bool_), attrs, 0.0)
 
 

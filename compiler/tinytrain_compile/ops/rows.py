@@ -32,7 +32,7 @@ class RowForm:
     """One row of a node's result, or of the map that it sums. maps: the inputs that are read by rows; others are read
     whole.
 
-    Row r reads `reach` rows of its first map from row r step - pad on, as far as these exist, and row r of the others.
+    Row r reads `reach` rows of its first map from row r step - pad on, as far as they exist, and others' row r.
     scratch_bytes: most working memory on any core; its first kept_bytes hold what is prepared once. windows: whether
     the kernel finds the rows through a table; else the rows of a call are contiguous. apart: one in this many of these
     rows is a row of the first map; the others are zeros. unit: rows of the result, from a multiple of it on, that are

@@ -2,7 +2,7 @@
 
 A mode is an axis of the activation. Its subspace is a matrix u[r,d]: r orthonormal rows of the axis' length d. The
 method is activation subspace iteration: one step of a subspace iteration per mode and training step, starting from the
-last step's result, and the Tucker core of the activation in these subspaces.
+last step's result. The copy is the Tucker core of the activation in these subspaces.
 """
 
 from __future__ import annotations

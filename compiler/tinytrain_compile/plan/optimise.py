@@ -66,7 +66,7 @@ class PlanSearch:
         return self.again.best_of(self.again.minimal(), self.without)
 
     def cost(self, planned: Planned) -> StepCost:
-        """Return what a plan costs."""
+        """Return the cost of a plan."""
         return step_cost(planned.plan, self.wish.core)
 
     def rank(self, planned: Planned) -> tuple[int, int, int]:

@@ -1,7 +1,7 @@
 """Choice of one way for each of several layers with the largest gain within limits: a multiple-choice model for CP-SAT.
 
 Rows express the costs of ways: sums over *events*, an event being "one of these ways is taken". A row holds always, or
-only if an event has happened (a step of the backward pass that exists only if something below it is trained).
+only if an event has happened: a backward step exists only if something below it is trained.
 """
 
 from __future__ import annotations

@@ -82,8 +82,8 @@ class ViewGroups:
     def relate(self, node: Node, alignment: int) -> bool:
         """Put a view's output where its inputs are; return False, and change nothing, if they cannot all be there.
 
-        They cannot if one is in flash or in persistent memory, if one occurs twice or is elsewhere by another view, or
-        if one is not aligned.
+        That is impossible if one is in flash or persistent memory, occurs twice, is elsewhere by another view, or is
+        not aligned.
         """
         starts, output = op_def(node.op).placed.starts(node), node.outputs[0]
         if starts is None or any(start % alignment for start in starts):

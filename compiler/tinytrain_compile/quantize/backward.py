@@ -40,7 +40,7 @@ POOL_PROBE = -12
 
 
 class Backward:
-    """Rewrites backward nodes; gradients of integer parameters are kept as operands until their update comes."""
+    """Rewriter of backward nodes; gradients of integer parameters are kept as operands until their update."""
 
     def __init__(self, rewriter: Rewriter, forward: Forward) -> None:
         self._r = rewriter
@@ -49,7 +49,7 @@ class Backward:
     # ---- clamps -------------------------------------------------------------------------------------------------
 
     def through_clamp(self, node: Node) -> Form | None:
-        """Emit the gradient before a clamp: masked, and in the unit that the node before the clamp wants."""
+        """Emit the gradient before a clamp: masked, and in the unit that the node before the clamp needs."""
         dy, mask = operand(node, "dy"), self._mask(node)
         if mask is None:
             return None
@@ -176,7 +176,7 @@ class Backward:
         return self._r.emit_error("ErrorAdd", exponents, values, ErrorAttrs(ADD_PROBE), node, a.unit)
 
     def expand(self, node: Node) -> Form | None:
-        """Emit the gradient of a mean: the same error everywhere, the factor goes into its unit."""
+        """Emit the gradient of a mean: the same error everywhere, with the factor in its unit."""
         attrs = attrs_of(node, ExpandAttrs)
         if self._r.error(node.inputs[0]) is None and not self._leads_to_integers(node):
             return None

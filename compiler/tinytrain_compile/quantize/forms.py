@@ -122,9 +122,8 @@ class Gradient:
     """One layer's term of the gradient of its weight or bias, kept until the update.
 
     error: the error at a layer's output from which it is made, and whose exponent and unit it has. sum: how QSum adds
-    it to a running sum, from `operands`: the channel sums of the error ("errors", for a bias), a product not yet
-    computed ("product"), or a float32 result from a low-rank copy, in steps of the activation times units of the error
-    ("float").
+    it to a running sum, from `operands`. "errors": the channel sums of the error, for a bias; "product": a product not
+    yet computed; "float": a float32 result from a low-rank copy, in steps of the activation times units of the error.
     """
 
     error: Err

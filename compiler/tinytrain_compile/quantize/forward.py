@@ -42,7 +42,7 @@ class Clamped:
 
 
 class Forward:
-    """Rewrites forward nodes; `layers` maps the float name of a layer's output to its integer layer."""
+    """Rewriter of forward nodes; `layers` maps the float name of a layer's output to its integer layer."""
 
     def __init__(self, rewriter: Rewriter, rescaling: Rescaling, floats: frozenset[str] = frozenset()) -> None:
         self._r = rewriter

@@ -79,8 +79,7 @@ class SoftmaxLoss:
         return [n for n in self._r.readers.get(node.outputs[0].name, []) if not isinstance(n.attrs, NllAttrs)]
 
     def _weighted(self, known: _Softmax, loss: Node, classes: int) -> _Softmax:
-        """Emit the weights of labels and add them to `known`; for a sum, the largest class weight goes into the
-        unit."""
+        """Emit the weights of labels and add them to `known`; for a sum, the unit includes the largest class weight."""
         groups, real = self._groups_of_one(known.label), self._class_weights(loss, classes)
         mean = known.nll.reduction == "mean"
         table = self._r.table(f"{loss.name}.weights", int8_weighted_loss.class_weights(real, groups))

@@ -46,7 +46,7 @@ def kept_in_integers(kept: Iterable[KeptActivation], floats: Iterable[Node]) -> 
 
 class Copies:
     """Rewriter of the nodes of a copy. If subspaces follow the data, it rewrites only the first and last nodes; those
-    between are float32 in any case. Such copies count in steps of the activation, and subspaces have no unit, so there
+    between are float32 in any case. Such copies count in steps of the activation, and subspaces have no unit. So there
     is no scale, and the expanded copy has the activation's format. If subspaces are fixed, every node becomes integer,
     provided that the steps of the core are known.
 

@@ -1,4 +1,5 @@
-"""Adds the saturation of int8 storage to the float graph, so that its gradient is that of the code that will run.
+"""Addition of the saturation of int8 storage to the float graph, so that its gradient is that of the code that will
+run.
 
 The formats of a quantised model are more than storage: exporters drop a ReLU before a QuantizeLinear whose range begins
 at 0. So if such a model keeps real numbers (float32, or a float head), a Clip to the range stays.

@@ -91,9 +91,9 @@ def emit_rescale(
 def _check_readers(rewriter: Rewriter, shift: Value) -> None:
     """Check that no node uses the unit of a layer's error, which a rescale changes, as a constant.
 
-    Permitted readers, besides integer steps and sums, are the layer's own backward nodes, also on the way into the
-    subspaces of a low-rank copy, which counts in steps of the error; and nodes that cut out or join its channels in
-    order.
+    Permitted readers, besides integer steps and sums, are the layer's own backward nodes, and nodes that cut out or
+    join its channels in order. That includes the way into the subspaces of a low-rank copy, which counts in steps of
+    the error.
     """
     errors = {node.outputs[0].name for node in rewriter.builder.nodes if shift in node.inputs}
     for node in rewriter.builder.nodes:

@@ -45,8 +45,8 @@ def tables_without_data(layers: Sequence[Layer]) -> list[GainTable]:
 def tables_of_gradients(layers: Sequence[Layer], gradients: Iterable[Scores], weights: Scores) -> list[GainTable]:
     """Return rules that depend on the gradients of samples, by channel: sums of squares; and Fisher information.
 
-    For one sample the latter is the square of the sum over a channel of weight times gradient, which equals the sum of
-    the channel's outputs times their gradients. For several samples it is the mean.
+    For one sample the latter is the square of the sum over a channel of weight times gradient. That sum equals the one
+    of the channel's outputs times their gradients. For several samples it is the mean.
     """
     squares, fisher = _Sums(layers), _Sums(layers)
     for sample in gradients:

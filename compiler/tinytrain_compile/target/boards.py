@@ -15,7 +15,7 @@ CORE_KEY = "core_target"
 
 
 def board_target(root: Table, core: Target) -> Target:
-    """Return the target that a board's file describes, with the core that it names.
+    """Return the target described by a board's file, with the core that it names.
 
     CompileError E0103 names a wrong key.
     """

@@ -1,8 +1,8 @@
 """Weight gradients from low-rank copies of activations (docs/activations.md).
 
-If a layer is to keep its input x in subspaces, the forward pass gets a step of the subspace iteration for each mode and
-the core of x in the new subspaces; the weight's gradient reads only these. The rest of the step does not change,
-neither the forward pass nor the gradient of the data.
+For a layer that keeps its input x in subspaces, the forward pass gets one step of the subspace iteration per mode. It
+also gets the core of x in the new subspaces; the weight's gradient reads only these. The rest of the step does not
+change, neither the forward pass nor the gradient of the data.
 """
 
 from __future__ import annotations
@@ -196,8 +196,8 @@ class _Rewrite:
         return self.gradient_of_expanded()
 
     def _bytes_between(self, nodes: Sequence[Node]) -> int:
-        """Count the bytes of all intermediate results of a gradient in the subspaces, including the error in float32 if
-        the gradient of the core reads that."""
+        """Count the bytes of all intermediate results of a gradient in the subspaces, including a float32 error that
+        the core's gradient reads."""
         dy = operand(self._node, "dy")
         made = [value for node in nodes[:-1] for value in node.outputs]
         made += [dy for node in nodes if has_trait(node.op, "weight_gradient") and dy in node.inputs]

@@ -1,6 +1,6 @@
 """Comparison of runs: to the byte of host and board, and of integers with numpy; float32 step by step.
 
-Every step of the float32 reference begins with the state that the C code had there. So different rounding is judged in
+Every step of the float32 reference begins with the state that the C code had there. So different rounding is checked in
 its own step and cannot accumulate. Since the change by a step is compared, not its result, the bound is relative to the
 change.
 """

@@ -186,8 +186,8 @@ class RunLimit:
 def limit_of(cycles: int, counted: bool) -> RunLimit:
     """Return the limit of a run of `cycles` cycles by the target's model; counted: the plugin counts them.
 
-    QEMU takes a second for 100 million of these (MCUNet on the M7) to 500 million (keywords on the M0+), and several
-    times as long with the plugin. The margin is for a wrong model and a busy machine.
+    QEMU takes a second for 100 million of these (MCUNet on the M7) to 500 million (keywords on the M0+). With the
+    plugin it takes several times as long. The margin is for a wrong model and a busy machine.
     """
     millions, times = cycles / 1e6, 4 if counted else 1
     why = f"{BASE_S} s, and {times} for every 10 M of the {millions:.1f} M cycles that the target's model expects"

@@ -80,7 +80,7 @@ class _Programs:
         self._ended = False
 
     def start(self, command: list[str], folder: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-        """Start one in a process group of its own. OSError if it cannot be started."""
+        """Start a program in its own process group. OSError if it cannot be started."""
         with self._lock:
             if self._ended:
                 raise InterruptedError("interrupted")

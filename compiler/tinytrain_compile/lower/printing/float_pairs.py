@@ -1,7 +1,7 @@
-"""Prints the multiply-adds of a register tile on pairs of floats: neighbours in memory are one load (tt_float_pairs.h).
+"""Printing of a register tile's multiply-adds on pairs of floats: neighbours in memory are one load (tt_float_pairs.h).
 
-A tile's sums stand one after the other in unrolled code. Two neighbours that they read, along the tile or along the
-sum, are loaded as a pair, and each multiply-add names its half. Values and their order stay the same.
+A tile's sums follow one another in unrolled code. Two neighbours that they read, along the tile or along the sum, are
+loaded as a pair, and each multiply-add names its half. Values and their order stay the same.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A loop over lanes may end in the middle of a vector (`if (first + lane < extent)`): then its loads and stores access
 only the remaining lanes, and its arithmetic has zeros in the others. Neighbours in memory are one load, equal distances
-are a gather, and a value shared by all lanes stays a scalar until an operation needs a vector.
+are a gather. A value shared by all lanes stays a scalar until an operation needs a vector.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def expect_dtypes(op: str, values: tuple[Value, ...], dtypes: tuple[str, ...]) -
 
 
 def masked(values: Any, mask: Array | None, attrs: MaskAttrs) -> Any:
-    """Return zero where the clamp was active."""
+    """Set elements to zero where the clamp was active."""
     if not attrs.kind:
         return values
     assert mask is not None

@@ -51,7 +51,7 @@ def needed_exponent(peak: int, exponent: int, float_peak: bool) -> int:
     """Return the smallest exponent with which the peak would stay within ERROR_TARGET."""
     if not float_peak:
         return exponent + fx.needed_bits(peak)
-    # magnitude = (1 + m / 2**23) 2**e <= 63 2**p  <=>  p >= e - 5, or e - 4 where 1.m exceeds 63 / 32
+    # magnitude = (1 + m / 2**23) 2**e <= 63 2**p <=> p >= e - 5, or e - 4 if 1.m exceeds 63 / 32
     biased, mantissa = peak >> 23, peak & 0x7FFFFF
     return biased - 127 - 5 + int(mantissa > 0x7C0000)
 

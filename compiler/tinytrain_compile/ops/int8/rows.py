@@ -119,10 +119,10 @@ def _dense_error_rows(node: Node, maps: tuple[int, ...]) -> RowForm | None:
 def rows_of_sum(node: Node, names: tuple[str, ...], add: Half, apply: Half) -> RowForm | None:
     """Return how an update sums over rows of the maps with these names: `add` adds a row of each, `apply` uses the sum.
 
-    A weight's gradient is summed separately for each row of taps, from the last map's row and the row of the first map
-    under the taps. An update of a running sum of samples (its operand `sum`) adds the whole sum over rows at once,
-    since the running one may saturate. None: the maps are not of one image, dilations leave rows out, or the update
-    moves by steps of rows, whose definition is not that of a sum.
+    A weight's gradient is summed separately for each row of taps: from the last map's row and the first map's row under
+    it. An update of a running sum of samples (its operand `sum`) adds the whole sum over rows at once, since the
+    running one may saturate. None: the maps are not of one image, dilations leave rows out, or the update moves by
+    steps of rows, whose definition is not that of a sum.
     """
     own, conv = operands(node), getattr(node.attrs, "conv", None)
     maps = own.several(*names)

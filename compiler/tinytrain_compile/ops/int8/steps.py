@@ -1,7 +1,7 @@
 """The arithmetic of integer updates in numpy: gradients, momentum, and the step of a weight.
 
 Two stores of a weight: an int8 that noise rounds, or an int8 and a fraction of 8 bits (--weight-store q8.8): v / 256
-units with v = 256 w + fraction, so that w is v rounded to the nearest unit (half up), and kernels read w as usual.
+units with v = 256 w + fraction. So w is v rounded to the nearest unit (half up), and kernels read w as usual.
 
 Velocities are int8, with one exponent per tensor that follows their peak: v = momentum v + G / N, with G the integer
 gradient sum of N samples. The step uses the unrounded sum; the stored v is rounded stochastically. A velocity q of

@@ -94,7 +94,7 @@ def wide_float(value: int, multiplier: int, shift: int) -> np.float32:
 
 
 def differences(values: Any, targets: Array, attrs: TargetAttrs) -> Array:
-    """Return values less targets in fixed point, within +-limit; 0 where a target is NaN (tt_difference)."""
+    """Return values less targets in fixed point, within +-limit; 0 if a target is NaN (tt_difference)."""
     wanted = fixed(targets, *attrs.target)
     return np.where(wanted == NOT_A_TARGET, 0, fx.saturate(values - wanted, -attrs.limit, attrs.limit))
 

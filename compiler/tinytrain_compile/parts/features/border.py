@@ -1,8 +1,8 @@
 """The step cut where training begins: the frozen part computes features, the rest trains on them (--features).
 
-Docs: docs/training-loop.md, ADR 38. No plan is changed for this. The plan of the whole step gives a value that crosses
-the border a place from its producer in the frozen part to its last reader. So it is copied there just before the calls
-that read it, and the calls that would have made it are left out.
+Docs: docs/training-loop.md, ADR 38. No plan is changed for this. The whole step's plan gives a value that crosses the
+border a place from its frozen producer to its last reader. So it is copied there just before the calls that read it,
+and the calls that would have made it are left out.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def spread(graph: Graph, plan: MemoryPlan, options: PlanOptions, memories: Seque
     """Return the plan with buffers moved or paged out of the arena until it fits options.capacity_bytes; None if none
     found.
 
-    Minimises extra time, or energy (options.spend). The graph has page moves where the plan does. The result is
+    Minimises extra time, or energy (options.spend). The graph has the plan's page moves. The result is
     checked by `validate_plan` and `validate_paging`.
     """
     capacity = options.capacity_bytes

@@ -1,9 +1,9 @@
 """Orders near a known one: windows that are solved again, and random walks.
 
 Windows are used if the search for the whole graph ran out of work: a part of an order around its peak is freed, solved
-and put back. A window is a task graph of its own, so the same search solves it, and CP-SAT if that fails. (CP-SAT
-rarely improved anything on random graphs of 60 to 400 tasks.) Walks find other orders of nearly the same peak, in case
-the best one packs badly.
+and put back. A window is a task graph of its own, so the same search solves it, and CP-SAT if that fails. On random
+graphs of 60 to 400 tasks CP-SAT rarely improved anything. Walks find other orders of nearly the same peak, in case the
+best one packs badly.
 """
 
 from __future__ import annotations

@@ -250,7 +250,7 @@ def peak_bound(tasks: TaskGraph) -> int:
 
     In every order a storage is live at task v if something that touches it precedes v (or is v) and something that
     touches it follows v (or is v). The bound is the largest sum of such storages over all v, plus v's scratch, minus
-    the most that v could save by working in place.
+    the most that v could save in place.
     """
     ancestors, descendants = ancestor_masks(tasks), ancestor_masks(tasks.reversed())
     count = len(tasks.before)

@@ -133,8 +133,8 @@ def _search(
 ) -> PlacedOrder:
     """Return the best placement that the solver finds, on rivals by increasing peak.
 
-    First comes the decision at the bound itself: on training graphs it almost always takes a fraction of a second (a
-    minimisation from a greedy start takes many times longer and often ends above). If the user's room is not kept to
+    First comes the decision at the bound itself: on training graphs it almost always takes a fraction of a second. A
+    minimisation from a greedy start takes many times longer and often ends above. If the user's room is not kept to
     yet, the decision at that room comes even before it: what is not found for the room is not found for less. Open
     cases are then minimised. With a room, that is enough. Without one, the best is pushed down until the decision
     fails: an arena one byte smaller than a plan's should not suddenly have a better plan. kept: the room is kept to

@@ -28,7 +28,7 @@ from tinytrain_compile.plan.remat.search import RematChoice, cheapest_below, sma
 def rewrite(
     graph: Graph, model: MemoryModel, problem: Problem, decision: Decision
 ) -> tuple[Graph, tuple[SecondRun, ...]]:
-    """Return the graph with second runs, its nodes in the decision's order, and what was added."""
+    """Return the graph with second runs, its nodes in the decision's order, and the added runs."""
     writer = _Writer(graph)
     for event in expand(problem, decision):
         node = model.nodes[problem.operations[event.operation].node]
@@ -204,9 +204,9 @@ class Rematerialiser:
     def least_of(self, choices: Sequence[RematChoice], without: Planned, capacity: int) -> Planned:
         """Return the smallest arena of some choices, none of which is sure to fit a capacity, or the first that does.
 
-        Only the one with the smallest quick plan is planned again, with a part of the effort, if it then fits or no
-        plan is near. In the latter case it is only a figure of a message, and a full plan of each may take as long as
-        all the rest.
+        The one with the smallest quick plan is planned again, with a part of the effort. If it does not fit but is
+        near, all are planned in full. If none is near, its size is only a figure of a message, and full plans may take
+        as long as all the rest.
         """
         if self.options.effort == "quick":
             return self.best_of(iter(choices), without)
@@ -220,8 +220,8 @@ class Rematerialiser:
         return self.best_of(iter(choices), found) if near else found
 
     def within(self, capacity: int) -> Planned | None:
-        """Return the cheapest plan found that fits: decisions below the capacity, then below what packing lost so
-        far."""
+        """Return the cheapest plan found that fits: decisions below the capacity, then lower by the bytes that packing
+        lost so far."""
         short = 0
         for _ in range(AUTO_TRIES):
             choice = cheapest_below(self.problem, capacity - self.below - short, self.options)
@@ -241,7 +241,7 @@ class Rematerialiser:
         rewritten, runs = rewrite(self.graph, self.model, self.problem, choice.decision)
         check_graph(rewritten, infer)
         planned = plan_graph(rewritten, self.options)
-        copies = {node.name: node for node in rewritten.nodes}  # views mean what copies mean
+        copies = {node.name: node for node in rewritten.nodes}  # views have the meaning of copies
         order = tuple(copies[node.name] for node in planned.plan.order)
         validate_remat(self.graph, rewritten, replace(planned.plan, order=order))
         names = tuple(node.name for node in rewritten.nodes)

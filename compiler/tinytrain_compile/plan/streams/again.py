@@ -1,9 +1,9 @@
-"""Choice of the waists of the forward pass to keep, and of the stages between them that run again beside their errors,
-row by row or not. There are two ways, of which the smaller arena wins:
+"""Choice of the waists of the forward pass to keep, and of the stages that run again beside their errors, row by row or
+not. There are two ways, of which the smaller arena wins:
 
 1. All stages up to the last waist run again. All narrow waists are kept at first. Then those are dropped without which
-   the backward pass needs less. A stage's errors are a stream if that needs less than its nodes one by one. All this
-   is judged by a quick plan of the graph without streams.
+   the backward pass needs less. A stage's errors are a stream if that needs less than its nodes one by one. A quick
+   plan of the graph without streams decides all this.
 2. A few stages run again; of all others, the tensors that the backward pass reads are kept, which are few if it reads
    only masks. A stage is between two narrow waists that are near each other. Stages that free the most bytes are tried;
    the one with the fewest live bytes by a quick plan with streams is chosen; then one more beside it is searched.

@@ -1,7 +1,7 @@
 """Softmax and normalisation: per group a few sums in registers, then one pass that rewrites the group.
 
 Every sum over a group is finished before the group's first element is written, and element i is read before it is
-written, as the in-place declarations in ops/normalise.py promise.
+written. The in-place declarations in ops/normalise.py promise that.
 """
 
 from __future__ import annotations

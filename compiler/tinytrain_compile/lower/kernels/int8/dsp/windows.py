@@ -52,8 +52,8 @@ def inside_image(row: Expr, column: Expr, image_hw: tuple[int, int]) -> Expr:
 class RowBlock:
     """A few rows of a map: `count` of them (of each phase), a variable.
 
-    image: the flat operand. row_at: for every row of the channel image, the index in `image` at which the row begins,
-    or a negative number for a row of the border.
+    image: the flat operand. row_at: for every row of the channel image, its first index in `image`, or a negative
+    number for a row of the border.
     """
 
     count: Expr
@@ -80,7 +80,7 @@ class RowBlock:
 class Taps:
     """Taps by which each phase of the output is multiplied.
 
-    load(channel, phase row, phase column, row, column): int16, 0 where there is none. ahead(phase row, phase column):
+    load(channel, phase row, phase column, row, column): int16, 0 if there is no tap. ahead(phase row, phase column):
     rows and columns of the channel image by which a phase is ahead of the first.
     """
 
