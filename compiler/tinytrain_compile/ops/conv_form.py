@@ -18,8 +18,8 @@ class Reach:
     step.
 
     That is tap (q + ahead) % phases + t phases of the kernel, if it exists. extent: elements along the axis of what is
-    read, one at every holes-th place. Phases: the output as interleaved images, each with taps
-    of its own. All methods take numbers, or expressions of TVM.
+    read, one at every holes-th place. Phases: the output as interleaved images, each with its own taps. All methods
+    take numbers, or expressions of TVM.
     """
 
     kernel: int

@@ -12,7 +12,7 @@ Effort = Literal["rough", "quick", "full"]
 Spend = Literal["time", "energy"]
 Aim = Literal["smallest", "fit", "fit soon", "price"]
 """Goal of a search. smallest: find a plan that fits, else the smallest arena, since a message names it. fit: find one
-that fits. fit soon: the same, but large graphs without second runs row by row. price: find a figure; in large graphs
+that fits. fit soon: the same, but in large graphs without row-by-row second runs. price: find a figure; in large graphs
 rough plans choose streams."""
 
 

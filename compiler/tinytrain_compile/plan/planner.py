@@ -119,8 +119,8 @@ def plan_memory(graph: Graph, options: PlanOptions) -> MemoryPlan:
     """Return order of execution and address of every buffer, checked by `validate_plan`.
 
     Returns the lowest plan found, whether or not it fits `options.capacity_bytes`. Once a plan fits, there is no search
-    for a lower one. With effort "full" the arena
-    is never larger than with "quick" (a candidate that was priced quickly and fits will fit). Raises PlanError if
+    for a lower one. With effort "full" the arena is never larger than with "quick": a candidate that was priced quickly
+    and fits will fit. Raises PlanError if
     the graph cannot be run safely in any order.
     """
     quick = quick_plan(graph, options)

@@ -25,8 +25,8 @@ from tinytrain_compile.ops.subspace import GroupAttrs, ModeAttrs
 
 Integers = Literal["in subspaces", "expanded"] | None
 """Low-rank gradients of an int8 network, which may read the copy expanded in all modes, as int8 again. "in subspaces":
-computed there in float32 if that is better; "expanded": never there. Without an FPU a float32 multiply-accumulate takes
-26 times as long as one of int8."""
+computed there in float32 if that is better; "expanded": always from the expanded copy. Without an FPU a float32
+multiply-accumulate takes 26 times as long as one of int8."""
 
 
 @dataclass
