@@ -1,2 +1,1 @@
-"""Writing of the C project: API, planned call sequence, kernels, weights, build file. Text only; nothing is run
-here."""
+"""Writing of the C project: API, planned call sequence, kernels, weights, build file. Text only; nothing runs here."""

@@ -146,7 +146,7 @@ def _is_list(line: str, start: int) -> bool:
 
 
 def _forced(line: str, start: int, open_at: list[_Bracket], places: list[_Place]) -> int | None:
-    """Find the forced end of the line from `start`: before the alternative of a choice, after an operand of several
+    """Find a forced end of the line from `start`: before a choice's alternative, or after an operand of several
     lines."""
     broken = [bracket.broken for bracket in open_at]
     operand = bool(open_at) and open_at[-1].operand

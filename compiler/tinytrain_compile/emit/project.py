@@ -244,8 +244,7 @@ def _common_runs(step: list[Node], infer: Container[str], train: Container[str])
 
 
 def _identity(code: PlanCode, options: EmitOptions) -> dict[str, object]:
-    """Tell the templates the build's facts that do not depend on the plan: names, rounding, and whose state it
-    reads."""
+    """Tell the templates facts that do not depend on the plan: names, rounding, and whose state the build reads."""
     train, prefix = code.train, options.prefix
     kinds = contents(train.training_step)
     return {

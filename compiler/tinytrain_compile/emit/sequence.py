@@ -167,8 +167,7 @@ class Sequencer:
         return tuple(StepPart(node, cycles[piece]) for node, cycles, piece in known if cycles)
 
     def pending(self, nodes: Sequence[Node]) -> list[str]:
-        """Wait for values that page moves of these nodes bring in and none of them reads, for calls of these nodes
-        alone."""
+        """Wait for values that page moves of these nodes bring in but none of them reads, if only these nodes run."""
         read = {name for node in nodes if not op_def(node.op).view for v in node.inputs for name in self._shown(v)}
         moved = [node.outputs[0].name for node in nodes if op_def(node.op).page == "in"]
         return [f"tt_page_wait({self.pointer(name)});" for name in moved if name not in read]

@@ -1,5 +1,4 @@
-"""Buffers of a memory plan: rectangles in bytes and steps; and RAM of a microcontroller: a build's use of each
-memory."""
+"""Buffers of a memory plan: rectangles in bytes and steps; and a build's use of each memory of the microcontroller."""
 
 from __future__ import annotations
 

@@ -56,8 +56,7 @@ def lower_schedule(schedule: s_tir.Schedule) -> PrimFunc:
 
 
 def lower_spec(spec: KernelSpec) -> tuple[PrimFunc, list[int], LoopNames]:
-    """Return (lowered TIR function, outputs of the node that it computes, which are its last parameters, names of
-    loops)."""
+    """Return (lowered TIR function, the node's outputs that it computes: its last parameters, names of loops)."""
     outputs = {i: tensor for i, tensor in enumerate(spec.outputs) if tensor is not None}
     function = te.create_prim_func([*spec.inputs, *outputs.values()])
     schedule = s_tir.Schedule(tvm.IRModule({"main": function}))

@@ -58,8 +58,7 @@ class GeluAttrs(Attrs):
 
 @dataclass(frozen=True)
 class EluAttrs(Attrs):
-    """scale x above 0, scale alpha (exp(rate x) - 1) below; no attribute is negative. Selu and Celu are such
-    functions."""
+    """scale x above 0, scale alpha (exp(rate x) - 1) below; no attribute is negative. Examples: Selu and Celu."""
 
     alpha: float = 1.0
     scale: float = 1.0

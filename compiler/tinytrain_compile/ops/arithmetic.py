@@ -67,8 +67,8 @@ class Arithmetic:
 
 @dataclass(frozen=True)
 class ArrayArithmetic(Arithmetic):
-    """Functions of arrays too. sum: (x, axes), one element after another if it repeats the C; max: (x, axis). Axes stay
-    as 1."""
+    """Functions of arrays too. sum: (x, axes), element by element if it repeats the C; max: (x, axis). Axes stay as
+    1."""
 
     sum: Function2
     max: Function2

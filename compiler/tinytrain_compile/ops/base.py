@@ -227,7 +227,7 @@ class Placed:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Range of the results of an operator, whatever its operands. reached: whether finite operands can lead to the
+    """Range of the results of an operator, whatever its operands. reached: whether finite operands can reach the
     ends."""
 
     low: float
@@ -399,7 +399,7 @@ def steps_floats(op: str) -> bool:
 
 @lru_cache(maxsize=REMEMBERED)
 def _by_rule(rule: Callable[[Node], T], node: Node) -> T:
-    """Return what a rule of an OpDef says of a node, cached: a search plans hundreds of graphs that share most
+    """Return the result of an OpDef's rule for a node, cached: a search plans hundreds of graphs that share most
     nodes."""
     return rule(node)
 
@@ -410,8 +410,7 @@ def scratch_bytes(node: Node) -> int:
 
 
 def row_form(node: Node) -> RowForm | None:
-    """Return how a node is computed a few rows of a map at a time; None unless there is one image and our own
-    kernel."""
+    """Return how a node is computed by rows of a map; None unless there is one image and our own kernel."""
     shape, definition = node.outputs[0].shape, op_def(node.op)
     is_map = len(shape) == 4 and shape[0] == 1
     if node.external is not None or not (is_map or any(out == 0 for out, _ in alias_of(node))):

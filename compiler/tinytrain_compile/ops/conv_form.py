@@ -85,8 +85,7 @@ class Reach:
         return (start + copied // self.kernel) * self.stride + self.ahead + copied % self.kernel * self.step
 
     def within(self, tile: int, positions: int) -> tuple[bool, bool]:
-        """Tell whether all places copied for this many positions are at or after the image's start; and before its
-        end."""
+        """Tell whether all places copied for these positions are at or after the image's start; and before its end."""
         low, high = self.ends
         last = (-(-positions // tile) * tile - 1) * self.stride + high
         return low >= 0, last < self.extent * self.holes
@@ -165,8 +164,7 @@ def forward_patch(conv: ConvAttrs, image: tuple[int, ...]) -> Patch:
 
 
 def backward_phases(conv: ConvAttrs, image_hw: tuple[int, int]) -> tuple[int, int]:
-    """Return the numbers of images that a data gradient is cut into: the strides, if these divide it and taps are
-    dense."""
+    """Return the numbers of images of a data gradient: the strides, if these divide it and taps are dense."""
     rows, columns = (
         stride if 1 in (conv.dilations[i], conv.kernel[i]) and image_hw[i] % stride == 0 else 1
         for i, stride in enumerate(conv.strides)

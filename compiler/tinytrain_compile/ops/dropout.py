@@ -1,5 +1,4 @@
-"""Dropout with masks that are computed, not kept: a hash of an element's place and step decides whether it is
-dropped."""
+"""Dropout with computed masks, which are not kept: a hash of an element's place and step decides about it."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ class DropoutAttrs(Attrs):
 
 @dataclass(frozen=True)
 class RandomDropoutAttrs(Attrs):
-    """limit: elements with a hash below it are dropped; scale: factor for the others; seed: of this mask; samples: in
+    """limit: elements with a lower hash are dropped; scale: factor for the others; seed: of this mask; samples: in
     x."""
 
     limit: int

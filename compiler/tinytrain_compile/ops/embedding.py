@@ -51,8 +51,8 @@ def _gather_grad(arrays: tuple[Any, ...], attrs: GatherAttrs) -> tuple[Array, ..
 
 
 def rows_to_choose_from(graph: Graph, index: Value) -> int:
-    """Count the rows of the smallest table looked up by a value, directly or after moves of its numbers; 0 if there is
-    none."""
+    """Count the rows of the smallest table looked up by a value, directly or after moves of its numbers; 0 if none
+    is."""
     moved, rows = {index.name}, list[int]()
     for node in graph.nodes:
         if node.op == "Gather" and operand(node, "index").name in moved:

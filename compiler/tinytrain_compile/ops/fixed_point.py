@@ -91,8 +91,8 @@ def requantise(acc: Any, multiplier: Any, exponent: Any) -> Ints:
 
 
 def above(values: Any, sums: Any) -> Ints:
-    """Return rounded sums, but 1 for a positive sum that became 0, so that a mask can tell it from what a ReLU
-    stopped."""
+    """Return rounded sums, but 1 for a positive sum that became 0, which a mask must not take for one stopped by a
+    ReLU."""
     y = np.asarray(values, np.int64)
     return np.where((y == 0) & (np.asarray(sums) > 0), 1, y)
 
@@ -138,8 +138,7 @@ def noise_bytes(state: Any, salt: Any, count: int) -> Ints:
 
 
 def noise_of_rows(state: Any, salt: Any, rows: int, count: int) -> Ints:
-    """Return noise for rows of `count` weights: one mixed word gives bytes to four neighbours in a row, lowest byte
-    first."""
+    """Return noise for rows of `count` weights: one mixed word has bytes for four neighbours, lowest byte first."""
     words = -(-count // 4)
     start = np.uint64((int(state) + int(salt)) & 0xFFFFFFFF)
     word = (start + np.arange(rows * words, dtype=np.uint64) * np.uint64(GOLDEN)) & np.uint64(0xFFFFFFFF)

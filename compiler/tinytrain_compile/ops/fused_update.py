@@ -94,8 +94,7 @@ class FusedUpdateAttrs(Attrs):
 
 
 def taken_apart(node: Node) -> tuple[Node, ...]:
-    """Split a fused node into the two that it stands for, with a gradient between them; return any other node
-    unchanged."""
+    """Split a fused node into its two nodes, with a gradient between them; return any other node unchanged."""
     attrs = node.attrs
     if not isinstance(attrs, FusedUpdateAttrs):
         return (node,)

@@ -67,8 +67,7 @@ def pieces_of(attrs: StreamAttrs) -> tuple[tuple[int, int], ...]:
 
 
 def position_bytes(nodes: int) -> int:
-    """Return the bytes of a resumable stream's progress: its next call, and the rows done of each of `nodes` nodes, as
-    int32."""
+    """Return the bytes of a resumable stream's progress, as int32: its next call, and the rows done of each node."""
     return 4 * (1 + nodes)
 
 
@@ -108,8 +107,7 @@ def computed(node: Node) -> Iterator[Node]:
 
 
 def errors_of(node: Node) -> list[tuple[int, ErrorOperands]]:
-    """Return the error states that a node keeps, in order, each with the number of the inner node that makes the
-    error."""
+    """Return the error states that a node keeps, in order, each with the number of the inner node that makes it."""
     found = ((index, error_operands(inner)) for index, inner in enumerate(computed(node)))
     return [(index, error) for index, error in found if error is not None]
 

@@ -131,8 +131,7 @@ class Wish:
 
     @property
     def names_smallest(self) -> bool:
-        """True if the smallest arena is wanted if nothing fits. Further memories come last, and their choice depends on
-        it."""
+        """True if the smallest arena is wanted if nothing fits. Further memories are chosen last, depending on it."""
         return self.aim == "smallest" or (self.aim == "price" and bool(self.memories))
 
     @property

@@ -156,7 +156,7 @@ def arena_bound(graph: Graph, options: PlanOptions, once: bool) -> int:
 
 
 def alone_bound(graph: Graph, options: PlanOptions, names: Container[str]) -> int:
-    """Return a lower bound of every plan in which each of these nodes runs by itself, whatever others are streams or
+    """Return a lower bound of every plan in which each of these nodes runs by itself, whichever others are streams or
     views."""
     quick = quick_plan(graph, options)
     return quick.below + max((need for name, need in quick.needs.items() if name in names), default=0)

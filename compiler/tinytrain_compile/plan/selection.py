@@ -98,8 +98,7 @@ def _sum(variables: Sequence[Any], amounts: Sequence[int]) -> Any:
 def _least(
     found: Selection, gains: Sequence[Sequence[int]], rows: Sequence[Row], excluded: Collection[Selection]
 ) -> Selection:
-    """Return the selection with the first way of equal gain in every group, if rows permit, so that nothing is spent
-    without gain."""
+    """Return the selection with the first way of equal gain in every group, if rows permit: no cost without gain."""
     for group, ways in enumerate(gains):
         for way in range(found[group]):
             other = (*found[:group], way, *found[group + 1 :])

@@ -65,8 +65,7 @@ class Backward:
         return replace(error, layer=layer)
 
     def _mask(self, node: Node) -> Mask | None:
-        """Return the mask by which a node goes through a clamp, if it runs in integers: the bits, or the clamp's
-        output."""
+        """Return a node's mask for a clamp, if that runs in integers: the bits, or the clamp's output."""
         o = operands(node)
         if "mask" in o:
             form = self._r.forms.get(o["mask"].name)
@@ -114,8 +113,7 @@ class Backward:
         return self._data_error(node, 1.0, NO_MASK)
 
     def _takes_deferred(self, reader: Node) -> bool:
-        """Tell whether the gradient goes through a clamp that runs in integers; then it can absorb that mask and
-        unit."""
+        """Tell whether the gradient goes through an integer clamp; then it can absorb that mask and unit."""
         return has_trait(reader.op, "through_clamp") and self._mask(reader) is not None
 
     def _data_error(self, node: Node, unit: Any, mask: Mask, owner: ShiftTables | None = None) -> Err:
@@ -185,8 +183,7 @@ class Backward:
         return Err(out, error.exponent, error.unit * attrs.scale)
 
     def _leads_to_integers(self, node: Node) -> bool:
-        """Tell whether a float gradient is about to enter the integer part: then it is quantised before it is
-        expanded."""
+        """Tell whether a float gradient is about to enter the integer part: then it is quantised before expansion."""
         reader = self._r.only_reader(node.outputs[0])
         return reader is not None and has_trait(reader.op, "through_clamp") and bool(self._clamp_input(reader))
 

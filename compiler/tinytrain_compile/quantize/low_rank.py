@@ -143,8 +143,7 @@ class Copies:
     # ---- fixed subspaces --------------------------------------------------------------------------------------------
 
     def _along(self, node: Node, attrs: ModeAttrs, x: _Core) -> Form | bool:
-        """Emit a product with int8 numbers. x and the result share the steps of other axes, so no factor contains
-        them."""
+        """Emit a product with int8 numbers. x and the result share the steps of other axes, so no factor has them."""
         u = self._r.train.graph.constants[operand(node, "u").name].astype(np.float64)
         others = {axis: steps for axis, steps in x.steps.items() if axis != attrs.axis}
         quant, name = x.act.quant, node.outputs[0].name

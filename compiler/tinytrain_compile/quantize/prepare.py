@@ -34,7 +34,7 @@ def prepare(graph: Graph, float_head: bool, stored: bool = False) -> Graph:
 
 
 def saturated(graph: Graph) -> Graph:
-    """Return the graph of a quantised model in real numbers: activations have no formats, but are clamped to their
+    """Return a quantised model's graph in real numbers: activations have no formats, but are clamped to their
     ranges."""
     return _Saturation(graph, lambda _: True, True).run()
 
@@ -195,7 +195,7 @@ def inner_clamps(graph: Graph) -> dict[str, tuple[float, float]]:
 
 
 def _keeps_range(op: str) -> bool:
-    """Tell whether an op's outputs cannot leave the range of its inputs (Expand: except by its factor), so it needs no
+    """Tell whether an op's outputs stay in the range of its inputs (Expand: except by its factor), and need no
     clamp."""
     return op == "Expand" or has_trait(op, "moves_data")
 

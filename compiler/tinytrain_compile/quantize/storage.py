@@ -84,8 +84,8 @@ LIMIT = 127
 
 
 def count_saturations(train: TrainGraph, state: Mapping[str, Array]) -> Saturations | None:
-    """Count saturated weights before training and in a later state (tensor name -> array); None if no int8 weight is
-    trained."""
+    """Count saturated weights before training and in a later state (tensor name -> array); None without int8
+    weights."""
     values = (trained(node) for node in train.graph.nodes)
     int8 = {value.name for value in values if value is not None and value.dtype == "int8"}
     names = int8 & set(train.graph.constants)  # without values passed from an update to a rescaling

@@ -12,8 +12,7 @@ class Features:
 
     dsp: bool
     dual_issue: bool
-    """True if two instructions may issue at once, so that one that waits for the previous one costs more than
-    itself."""
+    """True if two instructions may issue at once, so that waiting for the previous one costs extra."""
     mve_int: bool
     mve_float: bool
     fpu: bool

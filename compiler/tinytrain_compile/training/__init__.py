@@ -1,5 +1,4 @@
-"""Construction of a training step from a forward graph: loss, reverse mode, optimizer, as far as the update plan
-needs."""
+"""Construction of a training step from a forward graph, as the update plan needs: loss, reverse mode, optimizer."""
 
 from tinytrain_compile.training.build import build_training
 from tinytrain_compile.training.loss import end_of, is_probability

@@ -138,7 +138,7 @@ def _kept(builder: GraphBuilder, subspaces: Changes) -> Changes:
 
 
 def _choice(builder: GraphBuilder, chosen: Sequence[ChosenLayer], state: list[Value]) -> ChannelChoice | None:
-    """Return the channels that the device chooses. state: extended by the choice's tensors that no node changes."""
+    """Return the channels that the device chooses. state: gets the choice's tensors that no node changes."""
     if not chosen:
         return None
     from tinytrain_compile.training.chosen import choice_of

@@ -37,8 +37,7 @@ def _added(builder: GraphBuilder, scores: Value, error: Value, node: Node) -> Va
 
 
 def choice_of(builder: GraphBuilder, layers: Sequence[ChosenLayer], state: list[Value]) -> ChannelChoice:
-    """Return the channels that the generated code chooses. state: extended by the choice's tensors that no node
-    changes."""
+    """Return the channels that the generated code chooses. state: gets the choice's tensors that no node changes."""
     flag = builder.constant("channel_choice", np.asarray(OPEN, np.int32))
     state += [flag, *(layer.place for layer in layers)]
     return ChannelChoice(flag, tuple(layers))

@@ -44,8 +44,8 @@ from tinytrain_compile.verify.tools import Tools, find_tools, result_of, work_fo
 _BLOCKS = "blocks.txt"
 VerifyMode = Literal["qemu", "host", "none"]
 Reference = ReferenceRun | StepReference | LoadedReference
-"""References: integers are compared with a whole run, float32 with steps from the run's own states, an inference with a
-loaded state."""
+"""Reference of a comparison: integers need a whole run, float32 steps from the run's own states, inference a loaded
+state."""
 
 
 @dataclass(frozen=True)

@@ -185,8 +185,7 @@ def _output(process: subprocess.Popen[bytes], timeout_s: float) -> bytes:
 
 
 def first_line(text: str) -> str:
-    """Return the most informative line of a tool's output: the first complaint, else the last line, else "no
-    message"."""
+    """Return the most informative line of an output: the first complaint, else the last line, else "no message"."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     complaint = re.compile(r"error:|undefined reference|overflowed|fault|arena|fatal", re.IGNORECASE)
     complaints = [line for line in lines if complaint.search(line) and "ld returned" not in line]

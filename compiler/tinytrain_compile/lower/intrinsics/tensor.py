@@ -351,8 +351,7 @@ def _widened(offset: int) -> Callable[[Expr], Expr]:
 
 @cache
 def widen4(offset: int, pitch: int, columns: bool) -> str:
-    """Return to[odd, half] = from[odd + 2 half] + offset for four int8 of a row or column that become int16: the
-    name."""
+    """Name to[odd, half] = from[odd + 2 half] + offset for four int8 of a row or column that become int16."""
     target, value = Operand((2, 2), "int16"), _widened(offset)
     if columns:
         source = Operand((4, 1), "int8", (pitch, 1))
@@ -364,7 +363,7 @@ def widen4(offset: int, pitch: int, columns: bool) -> str:
 
 @cache
 def widen_two(offset: int, pitch: int, columns: bool, blocks: int) -> str:
-    """Return to[block, p, odd, half] = from[p, 4 block + odd + 2 half] + offset for two rows, or columns: the name."""
+    """Name to[block, p, odd, half] = from[p, 4 block + odd + 2 half] + offset for two rows, or columns."""
     order = -1 if columns else 1
     return _copy(
         f"tt_widen_two_{offset}_{pitch}_{int(columns)}_{blocks}",
@@ -379,8 +378,7 @@ def widen_two(offset: int, pitch: int, columns: bool, blocks: int) -> str:
 
 @cache
 def copy_two(blocks: int, apart: int) -> str:
-    """Return to[block, p, i, h] = from[p * apart + 4 block + 2 i + h]: two windows of a line for tt_dot_2x2. The
-    name."""
+    """Name to[block, p, i, h] = from[p * apart + 4 block + 2 i + h]: two windows of a line for tt_dot_2x2."""
     outer = (blocks,) if blocks > 1 else ()  # TVM drops loops of one turn
     source, target = Operand((apart + 4 * blocks,), "int16"), Operand((*outer, 2, 2, 2), "int16")
 
@@ -393,14 +391,14 @@ def copy_two(blocks: int, apart: int) -> str:
 
 @cache
 def copy_row(count: int) -> str:
-    """Return to[i] = from[i] for `count` int8: the name of the intrinsic."""
+    """Name the intrinsic to[i] = from[i] for `count` int8."""
     row = Operand((count,), "int8")
     return _copy(f"tt_copy8_{count}", "tt_copy8", row, row, lambda i: (i,), count)
 
 
 @cache
 def turn_column(count: int, pitch: int) -> str:
-    """Return to[i] = from[i * pitch] for `count` int8 of a column: the name of the intrinsic."""
+    """Name the intrinsic to[i] = from[i * pitch] for `count` int8 of a column."""
     source, target = Operand((count, 1), "int8", (pitch, 1)), Operand((count,), "int8")
     return _copy(f"tt_gather8_{count}_{pitch}", "tt_gather8", source, target, lambda i: (i, 0), pitch, count)
 
@@ -425,7 +423,7 @@ def _ends(name: str, words: Operand, of: At, result: Operand, to: At, zero: int,
 
 @cache
 def ends_2x2(zero: int, pitch: int) -> str:
-    """Return out[i, j] = tt_requantise8_kept(sum[i, j], numbers of channel j, ..); pitch: of a pixel. The name."""
+    """Name out[i, j] = tt_requantise8_kept(sum[i, j], numbers of channel j, ..); pitch: of a pixel."""
 
     def call(y: Expr, e: Buffer, *sums: Expr) -> Expr:
         return call_extern("int32", "tt_ends_2x2", y, _first(e), *sums, pitch, zero)
@@ -436,8 +434,7 @@ def ends_2x2(zero: int, pitch: int) -> str:
 
 @cache
 def depthwise_ends(zero: int, channels: int, width: int) -> str:
-    """Return out[i, j] = tt_requantise8_kept(sum[i, j], numbers of the channel, zero, -128, 127), of a map. The
-    name."""
+    """Name out[i, j] = tt_requantise8_kept(sum[i, j], numbers of the channel, zero, -128, 127), of a map."""
 
     def call(y: Expr, e: Buffer, *sums: Expr) -> Expr:
         own = (e[(word,)] for word in range(WORDS))

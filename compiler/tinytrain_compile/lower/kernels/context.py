@@ -76,8 +76,7 @@ class KernelContext:
 
     @property
     def uses_vectors(self) -> bool:
-        """True if integer kernels use vectors; kernels that layers share do not, as they lack the constants that
-        assembly needs."""
+        """True if integer kernels use vectors; shared kernels do not: they lack the constants that assembly needs."""
         return self.isa.int_vectors and not self.style.small
 
     @property
@@ -87,8 +86,7 @@ class KernelContext:
 
     @property
     def uses_float_pairs(self) -> bool:
-        """True if float products use pairs; kernels that layers share do not, as their strides are numbers in
-        memory."""
+        """True if float products use pairs; shared kernels do not, as their strides are numbers in memory."""
         return self.isa.float_pairs and not self.style.small
 
     @property

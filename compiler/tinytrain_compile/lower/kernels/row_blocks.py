@@ -115,8 +115,7 @@ class RowImage:
 
 
 def windows_of(rows: int, height: int, reach: int, step: int, pad: int, apart: int = 1) -> Windows:
-    """Return the rows that `rows` rows of a result read from a map of this height, whose rows are `apart` places
-    apart."""
+    """Return the rows that `rows` rows of a result read from a map of this height, with rows `apart` places apart."""
     places = (place - pad for place in range((rows - 1) * step + reach))
     found = (place // apart if 0 <= place < height * apart and place % apart == 0 else -1 for place in places)
     return Windows(tuple(found), step, reach)

@@ -341,8 +341,7 @@ def _call(one: _Inner, kernel: RowKernel, function: CFunction, places: Mapping[s
 
 
 def _sum_call(one: _Inner, function: CFunction, places: Mapping[str, _Place], taps: bool = False) -> str:
-    """Return a call that adds a row to a sum, or applies the sum. taps: pass a row of taps, and the row `from` under
-    it."""
+    """Return a call that adds a row to a sum, or applies it. taps: pass a row of taps, and the row `from` under it."""
     form, values = one.form, {value.name: value for value in one.node.inputs}
     assert form.sum is not None
     maps = [one.node.inputs[index].name for index in form.maps]

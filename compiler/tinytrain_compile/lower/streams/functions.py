@@ -26,8 +26,7 @@ from tinytrain_compile.ops.rows import RowSum
 
 @dataclass(frozen=True)
 class CFunction:
-    """A C function. parameters: names of the node's parameters that it has, in its order; then a count, then
-    scratch."""
+    """A C function. parameters: those of the node that it has, by name, in its order; then a count, then scratch."""
 
     name: str
     source: str

@@ -26,8 +26,7 @@ from tinytrain_compile.ops.names import operand, operands, result
 
 _ENDINGS = {"QConv": "prepared", "QConvGradInput": "prepared_back"}
 _WIDEN_TENTHS, _GATHER_TENTHS, _TAP_TENTHS = 11, 16, 40
-"""Tenths of an instruction per weight that tt_widen_two, tt_gather_two and a loop over taps take on a core with DSP
-instructions."""
+"""Tenths of an instruction per weight, with DSP instructions, of tt_widen_two, tt_gather_two and a loop over taps."""
 
 
 def prepared_weight(node: Node) -> Value | None:

@@ -29,8 +29,7 @@ UNKNOWN = -1
 
 
 def step_size(multiplier: Array, shift: Array, rate: Array, p: Array, fraction_bits: int) -> tuple[Any, Any]:
-    """Return fx.scaled's factor for every channel: its constant times rate times 2**p, with `fraction_bits` of
-    fraction."""
+    """Return fx.scaled's factor per channel: its constant times rate times 2**p, with `fraction_bits` of fraction."""
     exponent = shift.astype(np.int64) + int(rate[1]) + int(p[0]) + fraction_bits - 31
     return fx.high_multiply(multiplier, int(rate[0])), exponent
 

@@ -32,8 +32,7 @@ LEAST_BITS = 8
 
 @dataclass(frozen=True)
 class TargetAttrs(Attrs):
-    """zero: of the outputs; bits: fraction bits of a difference, +-limit; target: factor from a target to these
-    units."""
+    """zero: of the outputs; bits: fraction bits of a difference, +-limit; target: factor to these units."""
 
     zero: int
     bits: int
@@ -58,8 +57,7 @@ class TargetErrorAttrs(TargetAttrs):
 
 
 def difference_bits(count: int) -> int:
-    """Return the fraction bits of an mse difference with which the squares of `count` differences add up in an
-    int64."""
+    """Return the fraction bits of an mse difference with which `count` squares add up in an int64."""
     return min(30, (63 - count.bit_length()) // 2) - REACH_BITS
 
 

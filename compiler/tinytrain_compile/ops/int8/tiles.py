@@ -262,8 +262,7 @@ class DenseTiles:
 
     @property
     def in_turn(self) -> bool:
-        """True if windows of a tile's two channels alternate row by row, because they are too long for one offset
-        (WINDOW)."""
+        """True if windows of a tile's two channels alternate row by row, as they exceed one offset (WINDOW)."""
         return self.taps * self.run > WINDOW
 
     @property
@@ -274,8 +273,7 @@ class DenseTiles:
         return sum(-(-_WIDE * size // 8) * 8 for size in sizes)
 
     def bytes_of_rows(self, channels: int) -> tuple[int, int]:
-        """Return bytes of an output computed row by row: (weights of all channels, image rows of one), each rounded up
-        to 8."""
+        """Return bytes for an output by rows: (weights of all channels, image rows of one), each rounded up to 8."""
         weights = 0 if self.ready else math.prod(self.phases) * channels * self.taps * self.run
         rows = self.taps * (self.pitch + _PADDING)
         return -(-_WIDE * weights // _ON) * _ON, -(-_WIDE * rows // _ON) * _ON
@@ -359,7 +357,7 @@ class LineTiles:
         return self.kept_bytes + _words(self.length) + _words(_TILE * DOT_TERMS * self.blocks)
 
     def of_halves(self, size: int) -> LineTiles | None:
-        """Return the tiles with lines of half a row; None if they need more than `size` bytes, or a row cannot be
+        """Return tiles with lines of half a row; None if they need more than `size` bytes, or a row cannot be
         halved."""
         half = replace(self, width=self.width // 2)
         return half if self.width % (2 * _TILE) == 0 and half.scratch_bytes <= size else None

@@ -156,7 +156,7 @@ class _Cutter:
         return value
 
     def _source(self, value: Value) -> Value:
-        """Return the first value with the same bytes: a second run makes them again, unless nothing reads the first
+        """Return the first value with the same bytes, which a second run repeats, unless nothing reads the first
         one."""
         made = self._makers.get(value.name)
         first = None if made is None else self._by_name.get(self._repeats.get(made.name, ""))

@@ -320,8 +320,7 @@ class _Replay:
                 self._prepared(index)
 
     def _begin(self) -> None:
-        """Begin a call: a stream that waits for rows keeps its position; rows come one per call, and only to its first
-        node."""
+        """Begin a call: a stream that waits for rows keeps its position; its first node alone gets one row per call."""
         attrs = self._attrs
         taken = [index for index, inner in enumerate(attrs.nodes) if inner.op == LINES]
         if taken != ([0] if attrs.position >= 0 else []) or any(c.rows != 1 for c in attrs.calls if c.node in taken):

@@ -160,8 +160,8 @@ def plan_with_remat(
 
 @lru_cache(maxsize=REMEMBERED)
 def _within(graph: Graph, options: PlanOptions, capacity: int) -> tuple[Rematerialiser, Planned | None]:
-    """Return the cheapest plan found that fits, and its Rematerialiser. Cached: if None, the caller may want the
-    smallest."""
+    """Return a Rematerialiser and the cheapest plan found that fits. Cached: without a plan, the caller continues with
+    it."""
     task = Rematerialiser(graph, plan_graph(graph, options).plan, options)
     return task, task.within(capacity)
 

@@ -131,8 +131,7 @@ class _Chain:
                 yield self.maker[value.name], reads.stop if reads else 0
 
     def _rank(self, index: int) -> int:
-        """Return a rank for the choice of the last map: prefer a map to a sum or a peak, and a mask only as a last
-        resort."""
+        """Return a rank for the choice of the last map: a map is better than a sum or a peak, and a mask is worst."""
         value = self.nodes[index].outputs[0]
         return 0 if value.dtype == "bits" else 2 if value.name in self.maker and value.name in self.kept else 1
 
@@ -145,8 +144,7 @@ class _Chain:
 
 
 class _Order:
-    """Calls in the order found. needed: nodes that the last map needs; ends: all nodes that must be computed
-    completely."""
+    """Calls in the order found. needed: nodes that the last map needs; ends: nodes that must be computed completely."""
 
     def __init__(self, chain: _Chain, needed: set[int], ends: Sequence[int]) -> None:
         self._chain, self._needed = chain, needed

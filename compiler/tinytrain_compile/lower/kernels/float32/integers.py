@@ -33,7 +33,7 @@ _enter("IntegerMul", lambda a, b: a * b)
 
 
 def _whole(x: Expr) -> Expr:
-    """Cut the fraction off a real number. Only numbers in the range of int32 are converted: for others C is
+    """Cut the fraction off a real number. Only numbers in the range of int32 are converted: C leaves others
     undefined."""
     low, high = tirx.const(-(2**31), "int32"), tirx.const(2**31 - 1, "int32")
     beyond = tirx.if_then_else(x >= f32(_LIMIT), high, tirx.if_then_else(x < f32(-_LIMIT), low, tirx.const(0, "int32")))

@@ -103,8 +103,7 @@ def product_tiles(m: int, n: int, context: KernelContext, long: int | None, firs
 
 
 def vector_turn(m: int, n: int, tiles: Mapping[int, int], context: KernelContext) -> int:
-    """Return the terms of a sum in a turn of the innermost loop: several if one factor is a vector, since tiles are
-    small."""
+    """Return the terms of a sum per turn of the innermost loop: several if a factor is a vector, as tiles are small."""
     return context.style.vector_terms // math.prod(tiles.values()) if min(m, n) == 1 and context.isa.fpu else 1
 
 

@@ -125,8 +125,7 @@ def _by_blocks(sch: s_tir.Schedule, rank: int, count: int) -> None:
 
 
 def _in_scratch(sch: s_tir.Schedule, blocks: LoopRV, rank: int, block: int) -> None:
-    """Compute products of a block of fibres with some rows of the subspace, two fibres (one in an odd block) at a
-    time."""
+    """Compute products of a block of fibres with some rows of the subspace, two (in an odd block one) at a time."""
     along = sch.get_sblock("along")
     sch.compute_at(along, blocks, preserve_unit_loops=True)
     sch.set_scope(along, 0, "local")

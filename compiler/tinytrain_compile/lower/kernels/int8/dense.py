@@ -243,8 +243,7 @@ def weight_gradient(
 def _correlated(
     node: Node, attrs: QUpdateAttrs | QSumAttrs, finish: Finish, tiles: CorrelationTiles, stages: Sequence[te.Tensor]
 ) -> Gradient:
-    """Return weight_gradient of a dense k x k convolution, or one with a stride: tap columns and image channels are one
-    axis."""
+    """Return weight_gradient of a dense k x k or strided convolution: tap columns and image channels are one axis."""
     conv, (_, rows, columns, outputs) = geometry(node), operand(node, "g").shape
     batch, height, width, channels = operand(node, "x").shape
     x, g = tensor(node, "x"), tensor(node, "g", (batch, rows * columns, outputs))

@@ -75,8 +75,7 @@ def patch_lanes(sch: s_tir.Schedule, across: int, tables: Sequence[te.Tensor], c
 
 
 def _lane_tile(sch: s_tir.Schedule, place: LoopRV, depth: int, rank: int, axis: int) -> None:
-    """Keep the sums of a tile in registers, from the start of the depth-th loop; `axis` of their `rank` axes is in
-    lanes."""
+    """Keep a tile's sums in registers, from the start of the depth-th loop; `axis` of their `rank` axes is in lanes."""
     acc = sch.get_sblock("acc")
     sch.set_scope(acc, 0, "local")
     sch.compute_at(acc, place, preserve_unit_loops=True)

@@ -95,8 +95,7 @@ def _convolution(node: Node, context: KernelContext, count: Var) -> RowBlockSpec
 
 
 def _product(node: Node, context: KernelContext, count: Expr) -> KernelSpec:
-    """Compute 1x1: if weights are few, all are widened beforehand, so that a few pixels cost as much as they do in a
-    map."""
+    """Compute 1x1: if weights are few, all are widened beforehand, so a few pixels cost as much as in a map."""
     attrs = attrs_of(node, QConvAttrs)
     (_, _, width, channels), outputs = operand(node, "x").shape, result(node, "y").shape[3]
     x = te.placeholder((count * width, channels), "int8", "x")

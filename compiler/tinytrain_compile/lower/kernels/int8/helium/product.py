@@ -177,8 +177,7 @@ def patch_product(
 
 
 def _copy_patches(sch: s_tir.Schedule, strip: LoopRV, group: LoopRV, run: int) -> None:
-    """Copy rows once per strip, then the patches of a few pixels from them: a run of elements at a time, if
-    contiguous."""
+    """Copy rows once per strip, then the patches of a few pixels from them, by contiguous runs of elements."""
     sch.compute_at(sch.get_sblock("patches"), group, preserve_unit_loops=True)
     sch.compute_at(sch.get_sblock("rows"), strip, preserve_unit_loops=True)
     if run > 1:
@@ -273,8 +272,7 @@ class Correction:
 
 
 def _compute_sums(sch: s_tir.Schedule, depth: int, k: int) -> None:
-    """Schedule sums once they and their operands are in place, in the depth-th loop: TVM cannot move operands of an
-    intrinsic."""
+    """Schedule sums once they and their operands are in the depth-th loop: TVM cannot move an intrinsic's operands."""
     acc = sch.get_sblock("acc")
     lanes = sch.get_loops(acc)[-2]
     start = sch.decompose_reduction(acc, lanes)

@@ -50,7 +50,7 @@ class Bands:
 
     @property
     def scratch_bytes(self) -> int:
-        """Bytes of a phase's taps, the places of all phases' taps, the bands, and the elements that sums read after
+        """Bytes of a phase's taps, of all phases' tap places, of the bands, and of the elements that sums read after
         these."""
         taps = BYTES * self.vectors * (1 + math.prod(self.phases))
         return taps + self.strip // self.band * self.across * self.deep + BYTES
@@ -110,8 +110,7 @@ def band_depthwise(node: Node, block: RowBlock | None) -> KernelSpec | None:
 
 
 def band_gradient(node: Node, block: RowBlock | None) -> KernelSpec | None:
-    """Compute a depthwise QConvGradInput: its rows in one strip if they fit, or row by row; None if bands do not suit
-    it."""
+    """Compute a depthwise QConvGradInput: in one strip if it fits, or row by row; None if bands do not suit it."""
     attrs, (count, height, width, channels) = attrs_of(node, QConvGradInputAttrs), operand(node, "g").shape
     conv, (_, rows, columns, _) = attrs.conv, result(node, "error").shape
     tiles, phases = _of_rows(backward_depthwise(node), block, 1), backward_phases(node)
