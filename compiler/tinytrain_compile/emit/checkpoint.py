@@ -23,7 +23,7 @@ _HASH_FORMAT = 2
 """Version in every hash: increased if the meaning of the same tensors changes."""
 
 ANOTHER_BUILD = "is of another model or another build"
-"""How the fault of a sound checkpoint begins that does not belong to a build."""
+"""Beginning of the fault of a sound checkpoint that belongs to another build."""
 _FORMAT = b"TTC2"
 _DTYPES = {"float32": "f4", "int32": "i4", "int16": "i2", "int8": "i1", "uint8": "u1", "bits": "u1"}
 _KINDS = {"float32": "FINITE", "int8": "SYMMETRIC"}
