@@ -37,6 +37,11 @@ class Compiled:
         self.project = project
         self._library: Path | None = None
 
+    def __getattr__(self, name: str) -> Any:
+        """Raise AttributeError, with a word on where the calls of a twin are."""
+        of_twin = f"; a twin has it: compiled.twin().{name}" if hasattr(Twin, name) else ""
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{of_twin}", name=name, obj=self)
+
     def save(self, folder: Path | str, *, force: bool = False) -> tuple[str, ...]:
         """Write the output folder as the command does; the paths in it. force: overwrite files of others."""
         return write_output(checked_path("save", folder), self.files, self.project.inputs, force).paths
@@ -75,6 +80,9 @@ def compile(model: Model, *, arena: int | str | None = None, target: str = "cort
 
     model: the path of a file, its bytes, or an onnx.ModelProto. Raises CompileError with the command's ids.
     """
+    for name in options.keys() & {"out", "force"}:
+        way = "leave it out; then compiled.save(folder) writes one, with force=True over files of others"
+        raise CompileError("E0101", f"{name}=", "compile writes no folder", way)
     with as_files(model, {"arena": arena, "target": target, **options}) as (path, given):
         found = make_project(options_from(path, given))
     if isinstance(found, Result):

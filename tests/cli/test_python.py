@@ -100,6 +100,12 @@ REFUSED: list[tuple[str, str, Callable[[], Any]]] = [
     ("E0213", "model.onnx: is text, not an ONNX file", lambda: tt.compile(b"hello")),
     ("E0201", "none.onnx: cannot read the model", lambda: tt.compile("none.onnx")),
     ("E0201", "cannot read the model (File name too long)", lambda: tt.compile("x" * 5000)),
+    (
+        "E0101",
+        "out=: compile writes no folder; leave it out; then compiled.save(folder)",
+        lambda: tt.compile(DIGITS, out="out"),
+    ),
+    ("E0101", "force=: compile writes no folder", lambda: tt.compile(DIGITS, force=True)),
     ("E0101", "zero byte", lambda: tt.compile("a\0b")),
     ("E0101", "zero byte", lambda: tt.compile(DIGITS, target="a\0b")),
     ("E0101", "--arena: ndarray of shape (9,) is no value", lambda: tt.compile(DIGITS, arena=SAVED)),  # pyright: ignore[reportArgumentType]
@@ -129,6 +135,16 @@ def test_every_error_is_one_line_with_an_id(
     assert caught.value.code == code
     assert text in str(caught.value) and "array(" not in str(caught.value) and "[[" not in str(caught.value)
     assert len(str(caught.value)) < 600 and capsys.readouterr() == ("", "")
+
+
+def test_a_call_of_the_twin_is_told_where_it_is() -> None:
+    compiled = tt.compile(DIGITS, **QUICK)
+    with pytest.raises(
+        AttributeError, match=r"no attribute 'train_step'; a twin has it: compiled\.twin\(\)\.train_step"
+    ):
+        compiled.train_step(X, Y)
+    with pytest.raises(AttributeError, match=r"no attribute 'steps'$"):
+        assert compiled.steps
 
 
 def test_an_endless_iterable_ends(monkeypatch: pytest.MonkeyPatch) -> None:

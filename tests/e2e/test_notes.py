@@ -62,6 +62,43 @@ def test_sound_data_has_no_notes(x: np.ndarray, y: np.ndarray, tail: str, tmp_pa
     assert notes(tmp_path, tail=tail, x=x, y=y) == []
 
 
+@pytest.mark.parametrize(
+    ("y", "said"),
+    [
+        (np.where(Y > 1, 1.0, -1.0), "y goes from -1 to 1, bce takes labels from 0 to 1; for labels -1 and 1: y = (y"),
+        (Y % 3 - 1, "leave samples out that have no label"),
+        (Y % 2 + 1, "y goes from 1 to 2, bce takes labels from 0 to 1; for labels 1 and 2: y = y - 1"),
+        ((Y > 1) * 255, "y = y / 255"),
+        (Y * 0.7, "y goes from 0 to 2.1, bce takes labels from 0 to 1; for other values: --loss mse"),
+    ],
+)
+def test_labels_that_bce_does_not_take(y: np.ndarray, said: str, tmp_path: Path) -> None:
+    assert said in compiled(tmp_path, tail="Sigmoid", classes=1, y=y.reshape(-1, 1)).check_error("E0305", 2).err
+
+
+def test_samples_without_a_label(tmp_path: Path) -> None:
+    failed = compiled(tmp_path, y=np.where(Y == 3, -1, Y)).check_error("E0305", 2)
+    assert "y holds -1 (6 of 24 labels); class indices are 0..3: leave out samples without a label" in failed.err
+
+
+def test_inputs_that_are_all_the_same_calibrate_nothing(tmp_path: Path) -> None:
+    np.savez(tmp_path / "calib.npz", x=np.zeros_like(X))
+    failed = compiled(tmp_path, "--quant", "int8", "--calib", tmp_path / "calib.npz").check_error("E0306", 2)
+    assert "calib.npz: x is 0 everywhere, so that it shows no ranges for int8; give typical inputs" in failed.err
+
+
+def test_a_folder_of_images_is_no_npz(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    failed = run(write(mlp(), tmp_path), "--data", tmp_path / "images").check_error("E0105", 2)
+    assert "it is a folder); load its files into arrays and write them: np.savez('images.npz', x=" in failed.err
+
+
+def test_files_of_two_scales_do_not_blame_each_other(tmp_path: Path) -> None:
+    np.savez(tmp_path / "calib.npz", x=X * 255)
+    found = notes(tmp_path, "--quant", "int8", "--calib", tmp_path / "calib.npz")
+    assert any("x of data.npz: it has less than a twentieth" in note and "scale both files" in note for note in found)
+
+
 def test_pixels_for_a_network_of_small_numbers(tmp_path: Path) -> None:
     (note,) = notes(tmp_path, x=PIXELS)
     assert "x of data.npz looks like pixels from 0 to 255" in note and "divide them as in training" in note
@@ -199,7 +236,7 @@ def test_labels_of_pixels_with_an_axis_too_many(tmp_path: Path) -> None:
     ("y", "words"),
     [
         (Y + 1, "class indices are 0..3, not from 1: subtract 1"),
-        (np.where(Y == 2, 7, Y), "y holds 7; class indices are 0..3"),
+        (np.where(Y == 2, 7, Y), "y holds 7 (6 of 24 labels); class indices are 0..3"),
         (np.eye(4)[Y], "y is one-hot, of shape (samples, 4); give class indices of shape (samples,): y.argmax(axis=1)"),
         (np.eye(5)[Y], "y is one-hot of 5 classes, the model has 4; give class indices, y.argmax(axis=1), and a head"),
         (Y.astype(np.float32), "class indices are integers 0..3: y.astype('int32')"),
@@ -218,11 +255,6 @@ def test_classes_from_one_that_are_in_range(tmp_path: Path) -> None:
     assert note.startswith("no sample of data.npz has class 0")
 
 
-def test_targets_of_bce(tmp_path: Path) -> None:
-    (note,) = notes(tmp_path, "--loss", "bce", y=2 * np.eye(4)[Y] - 1)
-    assert note == "labels y of data.npz go from -1 to 1: bce takes 0 to 1"
-
-
 def test_a_learning_rate_of_nothing(tmp_path: Path) -> None:
     (note,) = notes(tmp_path, "--lr", "0")
     assert note.startswith("--lr 0: nothing is learned")
@@ -231,9 +263,9 @@ def test_a_learning_rate_of_nothing(tmp_path: Path) -> None:
 
 def test_many_notes_are_all_shown(tmp_path: Path) -> None:
     """What the user gave comes first, and is never left out for what the compiler has to say."""
-    found = notes(tmp_path, "--lr", "0", "--loss", "bce", x=PIXELS, y=np.full((24, 4, 1), 2.0), tail="Softmax")
-    starts = ("--lr 0", "x of data.npz", "y of data.npz", "all 24", "labels y", "loss: bce of the output")
-    assert [note.startswith(start) for note, start in zip(found, starts, strict=True)] == [True] * 6
+    found = notes(tmp_path, "--lr", "0", "--loss", "bce", x=PIXELS, y=np.full((24, 4, 1), 1.0), tail="Softmax")
+    starts = ("--lr 0", "x of data.npz", "y of data.npz", "all 24", "loss: bce of the output")
+    assert [note.startswith(start) for note, start in zip(found, starts, strict=True)] == [True] * 5
 
 
 # ---- a rate that is too large ---------------------------------------------------------------------------------------

@@ -252,6 +252,24 @@ def test_samples_that_meet(name: str, tmp_path: Path) -> None:
     assert f"fixed to 4 samples (shape [4, 6]), and tensor {tensor} " in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        ("6", "has no axis for the batch (shape [6]); export with an example input of shape [1, 6]"),
+        ("3, 6", "export with batch 1 and use --batch to accumulate; or with an input of shape [1, 3, 6], if 3 is no batch"),
+    ],
+)
+def test_an_input_without_a_batch(shape: str, said: str, tmp_path: Path) -> None:
+    net = Net(f"float[{shape}] x", "float y")
+    net.add(
+        f"h = Gemm <transB = 1> (x, {net.weight('w', 6, 6)})" if "," in shape else f"h = Mul (x, {net.weight('w', 6)})"
+    )
+    net.add("y = ReduceMax <keepdims = 0> (h)")
+    with pytest.raises(CompileError, match="E0211") as caught:
+        load_model(write(net.model(), tmp_path))
+    assert said in str(caught.value)
+
+
 @pytest.mark.parametrize(("operator", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
 @pytest.mark.parametrize("layout", [0, 1])
 def test_time_steps_are_no_samples(operator: str, gates: int, layout: int, tmp_path: Path) -> None:

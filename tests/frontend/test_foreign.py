@@ -26,6 +26,8 @@ from tinytrain_compile.frontend import FrontendOptions, load_model
         ("net.onnx", b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
         ("net.onnx", b"<!DOCTYPE html>", "is a web page"),
         ("net.onnx", b"", "is empty"),
+        ("net.onnx.gz", b"\x1f\x8b\x08\0", "is compressed; unpack it first: gunzip net.onnx.gz"),
+        ("net.zip", b"PK\x03\x04", "is an archive, not a model; unpack it first"),
         ("net.onnx", b"ir_version: 8", "is text"),
     ],
 )
@@ -34,6 +36,15 @@ def test_the_export_call_is_told(name: str, content: bytes, said: str, tmp_path:
     with pytest.raises(CompileError, match="E0213") as problem:
         load_model(tmp_path / name, FrontendOptions())
     assert said in str(problem.value)
+
+
+def test_weights_beside_a_model(tmp_path: Path) -> None:
+    for name in ("net.onnx", "net.onnx.data"):
+        (tmp_path / name).write_bytes(b"\x08\x01")
+    with pytest.raises(
+        CompileError, match=r"E0213.*holds weights, not a model; give the model beside it: .*net\.onnx$"
+    ):
+        load_model(tmp_path / "net.onnx.data", FrontendOptions())
 
 
 def test_a_folder_of_tensorflow(tmp_path: Path) -> None:

@@ -259,6 +259,11 @@ def test_mean_is_judged_as_its_definition_has_it(tmp_path: Path) -> None:
 
 HINTS: dict[str, tuple[str, str, str]] = {
     "of the standard": ("y = Det (x)", "there is no such operator", "none, see --list-ops"),
+    "the end of a detector": (
+        "b = Relu (x)\ny = NonMaxSuppression (b, x, s)",
+        "there is no such operator",
+        "write it with these; or train what it is made of: --model-output b",
+    ),
     "slip": ("y = Sigmiod (x)", "y", "Sigmoid"),
     "dynamic": (
         "q, r, z = DynamicQuantizeLinear (x)\ny = DequantizeLinear (q, r, z)",

@@ -260,7 +260,10 @@ def test_command_and_package(folder: Path, tmp_path: Path) -> None:
         ("--update all --lock plan.json", "not possible with --lock"),
         ("--update all --features on", "not possible with --features"),
         ("--update all --slices on", "not possible with --slices"),
-        ("--update all --runtime store", "not possible with --runtime"),
+        (
+            "--update all --runtime store",
+            "--inference-only: is not possible with --runtime, which is for builds that train",
+        ),
         ("--update all --max-step-time 1s", "not possible with --max-step-time"),
         ("--update all --count", "not possible with --count"),
         ("--update all --batch 2 --micro-batch 2 --activations asi --data own.npz", "several samples in a step"),

@@ -355,6 +355,7 @@ def test_a_checkpoint_that_does_not_fit_says_why(tmp_path: Path) -> None:
         (damaged, "checksum"),
         (whole[:-9], "ends after"),
         (b"PK", "not a checkpoint"),
+        (b"PK\x03\x04", "is an .npz, not a checkpoint; .* twin.load_state_dict"),
         (b"\xff" * 4096, "not written: every byte is 0xFF; read it where m_save wrote"),
         (b":10010000214601360121470136007EFE09D2190140\n", "text of a hex file; convert it: objcopy"),
         (b"", "empty"),

@@ -45,6 +45,20 @@ _SEVERAL: Mapping[str, str] = {
     "--batch": "finetune --batches compares several",
 }
 """Options that people give several values, to compare them -> what does."""
+_LISTS = frozenset(
+    ("--update", "--betas", "--runtime", "--plans", "--report", "--batches", "--clips", "--warm-ups", "--averages")
+)
+"""Options whose value is a list with commas."""
+_OTHERWISE: Mapping[str, str] = {
+    "--package": "; for any other IDE or build system leave it out: the folder holds plain C files",
+}
+"""Options -> what to do if none of their values is the one that is wanted."""
+_INSTEAD: Mapping[tuple[str, str], str] = {
+    ("finetune", "runtime"): "leave it out: --replay N and --averages N,N are tried here",
+    ("contribution", "update"): "leave it out: every layer is measured",
+    ("contribution", "epochs"): "leave it out: --updates N says how long a run is",
+}
+"""(command, option of another command) -> what this command has in its place."""
 
 
 def near_option(name: str, known: Collection[str]) -> str:
@@ -68,7 +82,7 @@ def refusal(problem: click.UsageError, command: click.Command, arguments: Sequen
         return CompileError("E0101", problem.option_name, "needs a value", f"give {problem.option_name}{kind}")
     extra = re.match(r"Got unexpected extra arguments? \((.*)\)", problem.message)
     if extra is not None and extra[1].split():
-        return _extra(extra[1].split()[0], arguments)
+        return _extra(extra[1].split()[0], command, arguments)
     return CompileError("E0101", "command line", problem.message.rstrip("."), f"see {name} --help")
 
 
@@ -82,6 +96,8 @@ def _no_option(flag: str, name: str, command: click.Command, arguments: Sequence
     if plain in own:
         return CompileError("E0101", typed, what, f"write --{plain}, with two dashes")
     others = [other for other in ("compile", *COMMANDS) if plain in long_names(_command(other))]
+    if (name.split()[-1], plain) in _INSTEAD:
+        return CompileError("E0101", typed, what, _INSTEAD[name.split()[-1], plain])
     if others:
         whole = "tinytrain-compile" if others[0] == "compile" else f"tinytrain-compile {others[0]}"
         return CompileError("E0101", typed, what, f"leave it out: it is an option of {whole}")
@@ -116,7 +132,7 @@ def _bad_value(problem: click.BadParameter) -> CompileError:
     word = re.match(r"'(.*)' is not one of ", message)
     if word is not None and param is not None and isinstance(param.type, click.Choice):
         known = [str(choice) for choice in param.type.choices]
-        return CompileError("E0101", flag, f"unknown value {word[1]!r}", hint(word[1], known))
+        return CompileError("E0101", flag, f"unknown value {word[1]!r}", _way(flag, word[1], known))
     number = re.match(r"'(.*)' is not a valid (.*)$", message)
     if param is not None and number is not None and number[2] in _NUMBERS:
         return CompileError("E0101", flag, f"{number[1]!r} is not {_NUMBERS[number[2]]}", _as_number(number[1], param))
@@ -125,6 +141,11 @@ def _bad_value(problem: click.BadParameter) -> CompileError:
         return CompileError("E0101", flag, f"{limits[1]} is out of range", f"use {limits[2]} to {limits[3]}")
     first, _, rest = message.partition("; ")
     return CompileError("E0101", flag, first, rest or "see --help")
+
+
+def _way(flag: str, word: str, known: Sequence[str]) -> str:
+    """Return what to do about an unknown value of an option that has a choice of these."""
+    return hint(word, known) + ("" if nearest(word, known) else _OTHERWISE.get(flag, ""))
 
 
 def _as_number(text: str, param: click.Parameter) -> str:
@@ -140,8 +161,11 @@ def _as_number(text: str, param: click.Parameter) -> str:
     return f"for example {flag} {meant[1] if meant else usual}"
 
 
-def _extra(word: str, arguments: Sequence[str]) -> CompileError:
+def _extra(word: str, command: click.Command, arguments: Sequence[str]) -> CompileError:
     """Return the error for a word that no option takes."""
+    several = _several(arguments, arguments.index(word), command) if word in arguments else None
+    if several is not None:
+        return CompileError("E0101", *several)
     before = arguments[arguments.index(word) - 1] if word in arguments and arguments.index(word) else ""
     what = "this word belongs to no option"
     if re.fullmatch(r"[0-9.]+", before) and re.fullmatch(r"[A-Za-z]{1,3}", word):
@@ -151,6 +175,26 @@ def _extra(word: str, arguments: Sequence[str]) -> CompileError:
     if word.endswith((".npz", ".npy", ".csv")):
         return CompileError("E0101", word, what, f"for samples write --data {word}")
     return CompileError("E0101", word, what, "put quotes around a value with spaces or *, or leave it out")
+
+
+def _several(arguments: Sequence[str], place: int, command: click.Command) -> tuple[str, str, str] | None:
+    """Return where, what and the way out if the word at a place is one more value of an option; None if it is not."""
+    start = next((at for at in range(place - 1, -1, -1) if arguments[at].startswith("--")), place)
+    end = next((at for at in range(place, len(arguments)) if arguments[at].startswith("-")), len(arguments))
+    flag, values = arguments[start], [word for word in arguments[start + 1 : end] if not word.endswith(".onnx")]
+    if len(values) < 2 or any(re.search(r"\.[a-z]", value) for value in values):
+        return None
+    if flag in _LISTS:
+        joined = re.sub(r"\b(last|replay|average),(?=\d)", _with_sign, ",".join(each.strip(",") for each in values))
+        return flag, "a list has commas and no blanks", f"write {flag} {joined}"
+    if any(flag in item.opts and isinstance(item, click.Option) and item.multiple for item in command.params):
+        return flag, "takes one value, and may be repeated", f"write {' '.join(f'{flag} {each}' for each in values)}"
+    return None
+
+
+def _with_sign(found: re.Match[str]) -> str:
+    """Return the word before a number with the sign that belongs between them."""
+    return found[1] + (":" if found[1] == "last" else "=")
 
 
 def check_command(word: str, rest: Sequence[str]) -> None:

@@ -66,7 +66,11 @@ def _samples_elsewhere(name: str, shape: Shape, wanted: Shape) -> str:
         if shape[:axis] + shape[axis + 1 :] == wanted:
             line = f"{name}.T" if len(shape) == 2 else f"np.moveaxis({name}, {axis}, 0)"
             return f"put the samples on the first axis: {name} = {line}"
-    return ""
+    order = _order(shape[:-1], wanted)  # as MATLAB has them: (rows, columns, channels, samples)
+    if order is None:
+        return ""
+    axes = ", ".join(map(str, (len(shape) - 1, *order)))
+    return f"put the samples on the first axis: {name} = {name}.transpose({axes})"
 
 
 def _reshaped(name: str, shape: Shape, wanted: Shape) -> str:
@@ -148,15 +152,20 @@ def _meant(name: str, there: Sequence[str]) -> str:
     return next((one for usual in known for one in there if one.lower() == usual), "")
 
 
+def savez(file: str, names: Sequence[str]) -> str:
+    """Return the line of numpy that writes arrays of these names, beside a file that is not an .npz."""
+    made = f"{file.rpartition('.')[0] or file}.npz"
+    return f"np.savez({made!r}, {', '.join(f'{name}=...' for name in names)})"
+
+
 def way_to_npz(file: str, start: bytes, names: Sequence[str]) -> tuple[str, str]:
     """Return what a file that is no .npz is, and how to make one of it. start: its first bytes."""
-    made = repr(f"{file.rpartition('.')[0] or file}.npz")
-    save = f"np.savez({made}, {', '.join(f'{name}=...' for name in names)})"
+    save = savez(file, names)
     if not start:
         return "is empty", f"write it again: {save}"
     if start.startswith(b"\x93NUMPY"):
         labels = "".join(f", {name}=..." for name in names[1:])
-        return "is one array (.npy)", f"write an .npz: np.savez({made}, {names[0]}=np.load({file!r}){labels})"
+        return "is one array (.npy)", f"write an .npz: {save.partition(',')[0]}, {names[0]}=np.load({file!r}){labels})"
     if start.startswith(b"PK"):
         return "is an .npz that breaks off", "copy or write it again"
     if all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in start):

@@ -13,6 +13,7 @@ import numpy as np
 from tinytrain_compile.data.array_advice import (
     OBJECTS,
     missing_arrays,
+    savez,
     shape_of_samples,
     way_to_npz,
     way_to_numbers,
@@ -95,7 +96,9 @@ def class_indices(name: str, y: Array, classes: int, ignored: tuple[int, ...]) -
         way = f"class indices are 0..{classes - 1}" + (", not from 1: subtract 1" if from_one else "")
         if not from_one and y.min() >= 0:
             way += f"; --classes {int(y.max()) + 1} gives the model more"
-        raise CompileError("E0305", name, f"y holds {y[wrong][0]}", way)
+        if y.min() < 0:
+            way += ": leave out samples without a label: x, y = x[y >= 0], y[y >= 0]"
+        raise CompileError("E0305", name, f"y holds {y[wrong][0]} ({wrong.sum()} of {y.size} labels)", way)
     return np.ascontiguousarray(y.astype(np.int32))
 
 
@@ -113,6 +116,21 @@ def label_values(name: str, y: Array) -> Array:
         raise CompileError("E0305", name, f"y is {y.dtype}", "this loss takes finite numbers")
     check_finite(name, "y", y, "E0305")
     return y.astype(np.float32)
+
+
+def check_shares(where: str, y: Array) -> None:
+    """Raise E0305 for labels outside of 0 to 1: binary cross entropy falls without end towards them."""
+    if ((y >= 0) & (y <= 1)).all():
+        return
+    low, high = y.min(), y.max()
+    found, way = set(np.unique(y).tolist()), "for other values: --loss mse"
+    if found <= {-1, 0, 1}:
+        way = "for labels -1 and 1: y = (y + 1) / 2" if 0 not in found else "leave samples out that have no label"
+    elif found == {1, 2}:
+        way = "for labels 1 and 2: y = y - 1"
+    elif low >= 0 and high == 255:
+        way = "for masks of bytes: y = y / 255"
+    raise CompileError("E0305", where, f"y goes from {low:g} to {high:g}, bce takes labels from 0 to 1", way)
 
 
 def check_finite(where: str, name: str, array: Array, code: str = "E0105") -> None:
@@ -341,6 +359,8 @@ def read_arrays(path: Path, names: tuple[str, ...]) -> list[Array]:
     except Exception as problem:  # a damaged or hostile file breaks zipfile and numpy in many ways
         reason = getattr(problem, "strerror", None) or problem
         way = f"give an .npz with {' and '.join(names)}"
+        if isinstance(problem, IsADirectoryError):
+            way = f"load its files into arrays and write them: {savez(path.name, names)}"
         raise CompileError("E0105", path.name, f"cannot be read ({reason})", way) from problem
 
 
@@ -445,5 +465,8 @@ def labels_of(where: str, y: Array, count: int, model: ImportedModel, train: Tra
         return class_indices(where, y, classes, ignored_labels(train))
     if is_written(model):
         return label_values(where, y)
-    each = label_values(where, y).reshape(count, *model.output_shape)
+    y = label_values(where, y)
+    if is_binary(train):
+        check_shares(where, y)
+    each = y.reshape(count, *model.output_shape)
     return np.ascontiguousarray(each.transpose(0, *(axis + 1 for axis in model.output_perm)))

@@ -47,6 +47,7 @@ from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir.buffers import part_ram
 from tinytrain_compile.ir.cost import NodeTimes
 from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.records import parts
 from tinytrain_compile.ir.stages import Samples, SourceBundle, TrainGraph, UpdatePlan
 from tinytrain_compile.ir.summary import BoardUse, OfferedKernels, Record, Summary, VerifyReport
 from tinytrain_compile.ir.text import print_graph
@@ -315,7 +316,11 @@ def stored(model: ImportedModel, options: CompileOptions) -> ImportedModel:
         if options.calib is None:
             what = "int8 training of a float model needs calibration data"
             raise CompileError("E0306", options.model.name, what, "give --calib FILE.npz with inputs x, or a QDQ model")
-        graph = calibrate(graph, load_inputs(options.calib, model), options.calib_range, floats=model.floats)
+        inputs = load_inputs(options.calib, model)
+        if all(part.min() == part.max() for part in parts(inputs)):
+            what = f"x is {parts(inputs)[0].min():g} everywhere, so that it shows no ranges for int8"
+            raise CompileError("E0306", options.calib.name, what, "give typical inputs x, as the device will see them")
+        graph = calibrate(graph, inputs, options.calib_range, floats=model.floats)
     return replace(model, graph=prepare(graph, options.head == "fp32", model.quantised))
 
 

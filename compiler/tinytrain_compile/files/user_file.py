@@ -215,6 +215,18 @@ def _loaded(text: str) -> dict[str, Any]:
     return document
 
 
+_KILO = {"": 1, "k": 1 << 10, "m": 1 << 20}
+"""Sizes as people write them in texts."""
+
+
+def _instead(item: object, kind: type) -> str:
+    """Return the number that a value of another type means, as an error says it; "" if that is unknown."""
+    if kind is not int or not isinstance(item, (str, float)):
+        return ""
+    size = re.fullmatch(r"\s*(\d+)\s*([km]?)i?b?\s*", str(item).removesuffix(".0").lower())
+    return "" if size is None else f": write {int(size[1]) * _KILO[size[2]]}"
+
+
 class Table:
     """One TOML table that reports wrong keys by their full name and notices keys that nobody asked for."""
 
@@ -238,11 +250,12 @@ class Table:
     def _take(self, key: str, kind: type, description: str) -> Any:
         self._used.add(key)
         if key not in self._items:
-            near = nearest(key, [each for each in self._items if each not in self._used])
+            rest = [each for each in self._items if each not in self._used]
+            near = nearest(key, rest) or next((each for each in rest if len(each) > 2 and key.startswith(each)), "")
             raise self.error(key, "is missing" + (f" ({near!r} is there: a slip?)" if near else ""))
         item = self._items[key]
         if type(item) is not kind:  # a bool is not an integer here
-            raise self.error(key, f"must be {description}")
+            raise self.error(key, f"must be {description}{_instead(item, kind)}")
         return item
 
     def text(self, key: str) -> str:

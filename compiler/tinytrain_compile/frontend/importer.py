@@ -166,8 +166,11 @@ def _data_inputs(
         raise CompileError("E0219", "inputs", "the output depends on no input", "export the model with its data input")
     wrong = next((value for value in used if value.shape[:1] != (1,) and not is_time_first(value.shape)), None)
     if wrong is not None and not options.any_batch:
-        try_ = "export with batch 1 and use --batch to accumulate"
-        raise CompileError("E0211", f"input {wrong.name}", f"the batch is not 1 (shape {list(wrong.shape)})", try_)
+        what, try_ = f"the batch is not 1 (shape {list(wrong.shape)})", "export with batch 1 and use --batch to accumulate"
+        if len(wrong.shape) < 2:
+            what = f"has no axis for the batch (shape {list(wrong.shape)})"
+            try_ = f"export with an example input of shape {[1, *wrong.shape]}"
+        raise CompileError("E0211", f"input {wrong.name}", what, try_)
     return tuple(used)
 
 

@@ -66,11 +66,19 @@ class Complaints:
     def _note(self, node: OnnxNode, reason: Refused) -> None:
         operator = f"{node.domain}::{node.op}" if node.domain else node.op
         what = f"{operator}, {reason.attribute}" if reason.attribute else operator
-        line = f"{node.name}: {what}: {reason.reason}; nearest supported: {reason.nearest}"
+        line = f"{node.name}: {what}: {reason.reason}; nearest supported: {reason.nearest}{self._before(node)}"
         line = "".join(c if c.isprintable() else "?" for c in line)
         self._lines.append(line if len(line) <= 300 else line[:297] + "...")
         self._operators.setdefault(what)
         self._foreign = self._foreign or bool(node.domain)
+
+    def _before(self, node: OnnxNode) -> str:
+        """Say which results could be trained in place of an unsupported operator that only ends the model."""
+        if node.domain or node.op in NEAREST or not set(node.outputs) & set(self._model.outputs):
+            return ""
+        made = {name for each in self._model.nodes for name in each.outputs}
+        before = [name for name in node.inputs if name in made]
+        return f"; or train what it is made of: --model-output {' or '.join(before)}" if before else ""
 
     def raise_if_any(self) -> None:
         """Raise CompileError with one line per node, if there are any: E0503 for foreign domains, else E0501."""

@@ -111,7 +111,8 @@ class ContributionEffort:
     orders: int = _common(2, "Runs to average for each gain, each with another order of the samples.", limits=(1, MOST))
     groups: int = _common(
         1,
-        "Groups of neighbouring channels to measure separately, on each axis of a weight; 1 measures whole weights.",
+        "Groups of neighbouring channels to measure separately, on each axis of a weight that has so many; 1 measures "
+        "whole weights.",
         limits=(1, MOST),
     )
     jobs: int = -1

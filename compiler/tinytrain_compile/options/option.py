@@ -246,6 +246,9 @@ def parse_runtime(text: str, where: str) -> RuntimeParts:
         if name not in PARTS or name in names:
             all_ = ", ".join(f"{part} ({purpose})" for part, purpose in PURPOSES.items())
             what, way = f"unknown part {name!r}", hint(name, PARTS) if nearest(name, PARTS) else f"choose from {all_}"
+            meant = re.fullmatch(r"([a-z]+)[:(]?(\w+)\)?", item)
+            if meant is not None and meant[1] in PARTS:
+                way = f"write {meant[1]}={meant[2]}"
             if name in names:
                 what, way = f"{name!r} is named twice", "name it once"
             raise CompileError("E0101", where, what, way)

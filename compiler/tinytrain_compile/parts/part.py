@@ -27,7 +27,7 @@ class Part(EmittedPart):
     """A part of a project. Every hook does nothing unless a part overrides it.
 
     flag: the option that requests it, as errors name it. not_with: options with which it is not possible (see
-    `is_asked_for`); errors begin with `why`. named_update: why --update must be named, "" if it need not. one_input:
+    `is_asked_for`); errors end with `why`. named_update: why --update must be named, "" if it need not. one_input:
     whether the model must have one data input. of_weights: whether it reads weights of several states, which must then
     count in the same steps. row: of the report to which it contributes, "" for none. uncounted: its RAM that only the
     caller can place.
@@ -38,7 +38,7 @@ class Part(EmittedPart):
     flag: ClassVar[str] = ""
     not_with: ClassVar[tuple[str, ...]] = ()
     one_input: ClassVar[bool] = False
-    why: ClassVar[str] = "is "
+    why: ClassVar[str] = ""
     named_update: ClassVar[str] = ""
     uncounted: str = ""
 
@@ -50,7 +50,7 @@ class Part(EmittedPart):
         """Raise E0113 for options with which it is not possible, and if it needs a named --update."""
         for other in self.not_with:
             if is_asked_for(self.asked, other):
-                what = f"{self.why}not possible with {as_typed(other)}"
+                what = f"is not possible with {as_typed(other)}{self.why}"
                 raise CompileError("E0113", self.flag, what, "leave one of the two out")
         if self.named_update and self.asked.update == "auto":
             refuse_auto(self.flag, self.named_update)

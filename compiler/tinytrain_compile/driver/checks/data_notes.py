@@ -115,7 +115,8 @@ def _scale(x: Array, model: ImportedModel, source: Value) -> str:
     if known is not None and misfit:
         whose = "of the model's input" if model.quantised else "that --calib shows"
         what = f": {misfit} the range {whose}, {known[0]:g} to {known[1]:g}"
-        return f"{what}: {'divide pixels' if pixels else 'scale it'}"
+        scale = "scale it" if model.quantised else "scale both files"
+        return f"{what}: {'divide pixels' if pixels else scale}"
     sums = 0.0 if model.quantised else _first_sums(x[:SUMMED], model.graph, source)
     if pixels and sums > LARGE_SUM_OF_BYTES:
         return " looks like pixels from 0 to 255, the model like one for numbers of about 1: divide them"
@@ -192,8 +193,6 @@ def _of_labels(name: str, y: Array, wanted: tuple[int, ...], train: TrainGraph) 
         yield DataNote(f"all {len(y)} samples of {name} have {kind} {found[0]:g}: nothing can be told apart")
     if classes and found[0] == 1 and len(found) == classes - 1 and classes > 2 and y.size >= 10 * classes:
         yield DataNote(f"no sample of {name} has class 0, all others are there: class indices begin at 0")
-    if is_binary(train) and (found[0] < 0 or found[-1] > 1):
-        yield DataNote(f"labels y of {name} go from {found[0]:g} to {found[-1]:g}: bce takes 0 to 1")
     if y.size == len(y) and (classes or (is_binary(train) and len(found) == 2)):
         labels = y.ravel()
         yield from _of_classes(name, labels[~np.isin(labels, ignored_labels(train))])

@@ -37,6 +37,9 @@ _WAYS = {
     ),
     "compiled": ("is a model that another tool has compiled", "give the .onnx file that it was made from"),
     "data": ("holds samples, not a model", "give the model first: tinytrain-compile model.onnx --data {file}"),
+    "external": ("holds weights, not a model", "give the model beside it: {folder}/{stem}"),
+    "gzip": ("is compressed", "unpack it first: gunzip {file}"),
+    "archive": ("is an archive, not a model", "unpack it first, then give the .onnx file in it"),
     "lfs": ("is a git-lfs pointer, not the file itself", "fetch the file: git lfs pull"),
     "page": ("is a web page, not the file itself", "download the file itself, for example with its raw link"),
     "empty": ("is empty", "export or copy the model again"),
@@ -52,6 +55,7 @@ _ENDINGS = {
     **dict.fromkeys((".pkl", ".pickle", ".joblib"), "pickle"),
     **dict.fromkeys((".ort", ".engine", ".trt", ".pte", ".mlmodel", ".bin", ".xml"), "compiled"),
     **dict.fromkeys((".npz", ".npy", ".csv"), "data"),
+    **dict.fromkeys((".zip", ".tar", ".tgz", ".bz2", ".xz", ".7z", ".zst"), "archive"),
 }
 
 TFLITE = b"TFL3"
@@ -62,8 +66,11 @@ _STARTS: tuple[tuple[Callable[[bytes], bool], str], ...] = (
     (lambda start: start.lstrip()[:1] == b"<", "page"),
     (lambda start: start[4:8] == TFLITE, "tflite"),
     (lambda start: start.startswith(b"\x89HDF"), "keras"),
+    (lambda start: start.startswith(b"\x1f\x8b"), "gzip"),
 )
 """Whether a file begins like a kind. These are sure, and so count more than its name."""
+_EXTERNAL = (".data", ".onnx_data", ".weights")
+"""Endings of files of weights beside NAME.onnx: NAME.onnx.data."""
 _MAGIC = ((b"\x80", "pickle"), (b"PK", "torch"), (b"\x93NUMPY", "data"))
 """First bytes that count if the name says nothing."""
 _SAVED_MODEL = "saved_model.pb"
@@ -74,6 +81,8 @@ _LISTED = 3
 def foreign(path: Path, data: bytes) -> tuple[str, str] | None:
     """Return what a file is and how to make an ONNX model of it; None if nothing tells."""
     start = data[:64]
+    if path.suffix in _EXTERNAL and path.with_suffix("").is_file():
+        return _said("external", path)
     kind = next((kind for begins, kind in _STARTS if begins(start)), "")
     kind = kind or ("saved model" if path.name == _SAVED_MODEL else _ENDINGS.get(path.suffix.lower(), ""))
     kind = kind or next((known for magic, known in _MAGIC if start.startswith(magic)), "")
@@ -94,4 +103,4 @@ def foreign_folder(folder: Path) -> CompileError:
 def _said(kind: str, path: Path) -> tuple[str, str]:
     what, way = _WAYS[kind]
     name = path.parent.name if kind == "saved model" else path.stem
-    return what, way.format(file=path.name, folder=path.parent, onnx=f"{name or 'model'}.onnx")
+    return what, way.format(file=path.name, folder=path.parent, stem=path.stem, onnx=f"{name or 'model'}.onnx")

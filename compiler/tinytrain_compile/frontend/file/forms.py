@@ -208,7 +208,8 @@ def _refused(model: OnnxModel, batch: int, what: str, time: bool = False) -> Com
     source = next(value for value in model.inputs if len(value.shape) > 1)
     why = f"the batch is fixed to {batch} samples (shape {list(source.shape)}), and {what}"
     try_ = "put samples first, time behind them (batch_first=True)" if time else "use --batch to accumulate"
-    return CompileError("E0211", f"input {source.name}", why, f"export with batch 1 and {try_}")
+    other = "" if time else f"; or with an input of shape {[1, *source.shape]}, if {batch} is no batch"
+    return CompileError("E0211", f"input {source.name}", why, f"export with batch 1 and {try_}{other}")
 
 
 def _axis(long: tuple[int, ...] | None, short: tuple[int, ...] | None, batch: int) -> int | None:
