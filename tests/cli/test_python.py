@@ -122,6 +122,7 @@ REFUSED: list[tuple[str, str, Callable[[], Any]]] = [
         "the model takes (samples, 1, 8, 8); resize",
         lambda: tt.compile(DIGITS, data=(X[..., 1:], Y)),
     ),
+    ("E0105", "data: has no array y; it holds x; give dict(x=x, y=...)", lambda: tt.compile(DIGITS, data=X)),
     ("E0105", "calib: x holds NaN", lambda: tt.compile(DIGITS, quant="int8", calib=X * np.nan)),
 ]
 

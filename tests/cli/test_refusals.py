@@ -27,7 +27,7 @@ from tests.e2e.command import run
         ("contribution net.onnx --arena 9KB", "leave it out: it is an option of tinytrain-compile"),
         ("net.onnx --zzz", "tinytrain-compile --help lists all options"),
         ("net.onnx --lr 0,01", "'0,01' is not a number; write a decimal point: --lr 0.01"),
-        ("net.onnx --lr 1e-3,1e-4", "is not a number; give one: --lr 1e-3; finetune compares several"),
+        ("net.onnx --lr 1e-3,1e-4", "is not a number; give one: --lr 1e-3; finetune tries rates around it"),
         ("net.onnx --batch 8,16", "give one: --batch 8; finetune --batches compares several"),
         ("net.onnx --weight-decay 1e-4,1e-3", "give one: --weight-decay 1e-4\n"),
         ("net.onnx --clip-norm 0,5", "write a decimal point: 0.5"),

@@ -139,6 +139,7 @@ def test_a_lock_of_a_whole_image_is_refused(folder: Path) -> None:
         ("--update all", "trains a layer that reads the image"),
         ("--calib x.npz", "compute errors twice"),
         ("--stream off", "is not possible with --stream off"),
+        ("--input-layout chw", "add --input-layout hwc, or leave --input-lines out"),
         ("--batch 4 --micro-batch 2", "is not possible with --micro-batch"),
         ("--batch 4 --micro-batch auto", "is not possible with --micro-batch"),
         ("--cycles", "is not possible with --cycles"),

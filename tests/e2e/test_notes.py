@@ -242,7 +242,11 @@ def test_labels_of_pixels_with_an_axis_too_many(tmp_path: Path) -> None:
         (Y.astype(np.float32), "class indices are integers 0..3: y.astype('int32')"),
         (np.stack([Y, Y], 1), "y has shape (samples, 2); this loss takes (samples,): class indices, integers from 0"),
         (Y[:20], "y has 20 labels for 24 samples; give one label for each sample"),
-        (Y[None], "y has shape (1, 24); this loss takes (24,)"),
+        (Y[None], "y has shape (1, 24); leave out its first axis: y = y[0], of shape (24,)"),
+        (
+            np.where(Y == 3, np.nan, Y),
+            "y has no label (NaN) for 6 of 24 samples; known = np.isfinite(y); x, y = x[known]",
+        ),
     ],
 )
 def test_labels_that_cannot_be_meant(y: np.ndarray, words: str, tmp_path: Path) -> None:

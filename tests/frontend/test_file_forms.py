@@ -256,7 +256,10 @@ def test_samples_that_meet(name: str, tmp_path: Path) -> None:
     ("shape", "said"),
     [
         ("6", "has no axis for the batch (shape [6]); export with an example input of shape [1, 6]"),
-        ("3, 6", "export with batch 1 and use --batch to accumulate; or with an input of shape [1, 3, 6], if 3 is no batch"),
+        (
+            "3, 6",
+            "export with batch 1 and use --batch to accumulate; or with an input of shape [1, 3, 6], if 3 is no batch",
+        ),
     ],
 )
 def test_an_input_without_a_batch(shape: str, said: str, tmp_path: Path) -> None:

@@ -130,6 +130,11 @@ def _no_input(model: onnx.ModelProto) -> None:
     model.graph.initializer.append(numpy_helper.from_array(np.zeros((1, 4), np.float32), "b2"))
 
 
+def _no_values(model: onnx.ModelProto) -> None:
+    weight = model.graph.initializer.pop(0)
+    model.graph.input.append(helper.make_tensor_value_info(weight.name, weight.data_type, list(weight.dims)))
+
+
 def _misfit(model: onnx.ModelProto) -> None:
     replace_weight(model, np.zeros((3, 5), np.float32))
 
@@ -177,6 +182,7 @@ EDITS: dict[str, tuple[str, Edit]] = {
     "external data at an absolute path": ("E0210", _external("/etc/passwd")),
     "batch of 8 whose samples meet": ("E0211", _meeting),
     "weight of another width": ("E0212", _misfit),
+    "weight without values": ("E0215", _no_values),
     "undefined read": ("E0215", _undefined_read),
     "short data": ("E0216", _short_data),
     "huge dimension": ("E0217", _shaped(1, 2**40)),

@@ -30,6 +30,7 @@ DIGITS = ROOT / "examples" / "digits"
         ("lr = ", "not TOML"),
         ("lr = 1\narena = 64KB # of the board\n", 'put quotes around a text: arena = "64KB"'),
         ("target = cortex-m4", 'put quotes around a text: target = "cortex-m4"'),
+        ('arena = "64KB"\narena = "32KB"', "give arena once"),
         ("nesterov = True", "write nesterov = true"),
         ("lr: 0.1\nbatch: 4", "write = for the colon: lr = 0.1"),
         ('data = "C:\\samples\\own.npz"', 'write / for \\ in a path: data = "C:/samples/own.npz"'),

@@ -65,7 +65,8 @@ def test_a_file_is_loaded_by_path(tmp_path: Path) -> None:
     ("name", "way"),
     [
         ("cortex-m07", "did you mean cortex-m7?"),
-        ("avr", "name the core of your part (cortex-m0plus, "),
+        ("avr", "host makes plain C for any machine"),
+        ("cortex-a53", "host makes plain C for any machine"),
         ("stm", "name the core of your part (cortex-m0plus, "),
         ("stm32f746", "choose a board with such a part (nucleo-f746zg), "),
         ("STM32F746ZGT6", "choose a board with such a part (nucleo-f746zg), "),

@@ -324,6 +324,8 @@ def test_weights_that_do_not_fit_are_refused() -> None:
             ("holds NaN or infinity", {**weights, name: np.full_like(weights[name], np.nan)}),
             ("E0105", {**weights, name: weights[name] + 1e3}),
         ]
+        with pytest.raises(tt.CompileError, match="weights: str is no dict of arrays; give what state_dict returned"):
+            twin.load_state_dict("state.npz")  # pyright: ignore[reportArgumentType]
         for said, each in wrong:
             with pytest.raises(tt.CompileError, match=said) as caught:
                 twin.load_state_dict(each)
@@ -355,6 +357,7 @@ def test_a_checkpoint_that_does_not_fit_says_why(tmp_path: Path) -> None:
         (damaged, "checksum"),
         (whole[:-9], "ends after"),
         (b"PK", "not a checkpoint"),
+        (b"\x08\x0a\x12\x07pytorch", "is a model, not a checkpoint"),
         (b"PK\x03\x04", "is an .npz, not a checkpoint; .* twin.load_state_dict"),
         (b"\xff" * 4096, "not written: every byte is 0xFF; read it where m_save wrote"),
         (b":10010000214601360121470136007EFE09D2190140\n", "text of a hex file; convert it: objcopy"),

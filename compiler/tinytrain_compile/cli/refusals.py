@@ -41,7 +41,7 @@ _OTHER_NAMES: Mapping[str, str] = {
 _NUMBERS = {"float": "a number", "integer": "a whole number", "integer range": "a whole number"}
 """Kinds of click's types in its messages -> as an error says them."""
 _SEVERAL: Mapping[str, str] = {
-    "--lr": "finetune compares several",
+    "--lr": "finetune tries rates around it",
     "--batch": "finetune --batches compares several",
 }
 """Options that people give several values, to compare them -> what does."""

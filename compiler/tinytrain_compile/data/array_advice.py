@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from itertools import permutations
 
+import numpy as np
+
 from tinytrain_compile.ir.types import Array
 
 Shape = tuple[int, ...]
@@ -125,6 +127,18 @@ def way_to_numbers(name: str, array: Array) -> str:
     if array.dtype.kind == "c":
         return f"give real numbers, for example {name} = np.abs({name})"
     return "give an array of numbers: float32 or integers"
+
+
+def way_to_shares(y: Array) -> str:
+    """Return how labels become such from 0 to 1, as binary cross entropy takes them."""
+    found = frozenset(np.unique(y).tolist())
+    if found <= {-1, 0, 1}:
+        return "leave samples out that have no label" if 0 in found else "for labels -1 and 1: y = (y + 1) / 2"
+    if found == {1, 2}:
+        return "for labels 1 and 2: y = y - 1"
+    if y.min() >= 0 and y.max() == 255:
+        return "for masks of bytes: y = y / 255"
+    return "for other values: --loss mse"
 
 
 def missing_arrays(file: str, missing: Sequence[str], wanted: Sequence[str], there: Sequence[str]) -> tuple[str, str]:

@@ -18,6 +18,7 @@ from tinytrain_compile.data.array_advice import (
     way_to_npz,
     way_to_numbers,
     way_to_shape,
+    way_to_shares,
 )
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.user_file import MOST_DATA_BYTES, open_file
@@ -67,7 +68,9 @@ def shaped_labels(name: str, y: Array, wanted: tuple[int, ...], classes: int) ->
     given, taken = show(y.shape), show(wanted)
     meant = "class indices, integers from 0" if classes else "a number for each output"
     what, way, hot = f"y has shape {given}", f"this loss takes {taken}: {meant}", _one_hot(y, wanted) if classes else 0
-    if not same and y.ndim and y.shape[1:] == wanted[1:]:
+    if len(y.shape) > 1 and y.shape[0] == 1 and y.shape[1:] == wanted:
+        way = f"leave out its first axis: y = y[0], of shape {wanted}"
+    elif not same and y.ndim and y.shape[1:] == wanted[1:]:
         what, way = f"y has {len(y)} labels for {wanted[0]} samples", f"give one label for each sample: shape {taken}"
     elif not classes and len(wanted) == 2 and y.shape == wanted[:1] and y.dtype.kind in "iu":
         way = f"this loss takes {taken}: np.eye({wanted[1]})[y] of classes, or use --loss cross-entropy"
@@ -89,6 +92,11 @@ def class_indices(name: str, y: Array, classes: int, ignored: tuple[int, ...]) -
         whole = y.dtype.kind == "f" and np.isfinite(y).all() and (y == np.rint(y)).all()
         way = f"class indices are integers 0..{classes - 1}"
         way += ": y.astype('int32')" if whole else "; for values: --loss mse"
+        if y.dtype.kind == "f" and np.isnan(y).any() and (y == np.rint(y))[~np.isnan(y)].all():
+            known = "known = np.isfinite(y); x, y = x[known], y[known].astype('int32')"
+            raise CompileError(
+                "E0305", name, f"y has no label (NaN) for {np.isnan(y).sum()} of {y.size} samples", known
+            )
         raise CompileError("E0305", name, f"y is {y.dtype}", way)
     wrong = ((y < 0) | (y >= classes)) & ~np.isin(y, ignored)
     if wrong.any():
@@ -122,15 +130,8 @@ def check_shares(where: str, y: Array) -> None:
     """Raise E0305 for labels outside of 0 to 1: binary cross entropy falls without end towards them."""
     if ((y >= 0) & (y <= 1)).all():
         return
-    low, high = y.min(), y.max()
-    found, way = set(np.unique(y).tolist()), "for other values: --loss mse"
-    if found <= {-1, 0, 1}:
-        way = "for labels -1 and 1: y = (y + 1) / 2" if 0 not in found else "leave samples out that have no label"
-    elif found == {1, 2}:
-        way = "for labels 1 and 2: y = y - 1"
-    elif low >= 0 and high == 255:
-        way = "for masks of bytes: y = y / 255"
-    raise CompileError("E0305", where, f"y goes from {low:g} to {high:g}, bce takes labels from 0 to 1", way)
+    what = f"y goes from {y.min():g} to {y.max():g}, bce takes labels from 0 to 1"
+    raise CompileError("E0305", where, what, way_to_shares(y))
 
 
 def check_finite(where: str, name: str, array: Array, code: str = "E0105") -> None:
@@ -352,7 +353,9 @@ def read_arrays(path: Path, names: tuple[str, ...]) -> list[Array]:
                 there = tuple(name.removesuffix(".npy") for name in archive.namelist())
                 missing = [name for name in names if name not in there]
                 if missing:
-                    raise CompileError("E0105", path.name, *missing_arrays(path.name, missing, names, there))
+                    raise CompileError(
+                        "E0105", path.name, *missing_arrays(path.name if path.suffix else "", missing, names, there)
+                    )
                 return [_array(archive, name) for name in names]
     except CompileError:
         raise

@@ -107,6 +107,8 @@ def _other_file(data: bytes) -> tuple[str, str]:
         return f"is memory that m_save has not written: every byte is 0x{data[0]:02X}", "read it where m_save wrote"
     if re.match(rb":[0-9A-F]{10}|S[0-9][0-9A-F]{6}", data):
         return "is text of a hex file", "convert it: objcopy -I ihex (or srec) -O binary FILE.hex FILE.bin"
+    if re.match(rb"\x08[\x03-\x0f]", data):  # ONNX begins with its ir_version
+        return "is a model, not a checkpoint", "give the bytes that m_save wrote, or a file of twin.save"
     if data.startswith(b"PK\x03\x04"):
         way = "give a file of m_save or twin.save; weights of state_dict: twin.load_state_dict(dict(np.load(FILE)))"
         return "is an .npz, not a checkpoint", way

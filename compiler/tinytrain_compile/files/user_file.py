@@ -183,10 +183,15 @@ def _mended(text: str, problem: str) -> str:
         return 'it is JSON; write a line for each key: name = "value"'
     place = re.search(r"at line (\d+)", problem)
     line = text.split("\n")[int(place[1]) - 1] if place else text.rstrip("\n").rpartition("\n")[2]
+    twice, table = problem.startswith(("Cannot declare", "Cannot overwrite")), re.match(r"\s*\[+([\w-]+)\]", line)
+    if twice and table is not None:
+        return f"write [[{table[1]}]] in double brackets, each time"
     slip = re.match(r"\s*([\w-]+)\s*([=:])\s*([^#]*[^#\s])", line)
     if slip is None:
         return ""
     key, sign, value = slip.groups()
+    if twice:
+        return f"give {key} once"
     if sign == ":":
         return f"write = for the colon: {key} = {value}"
     if value in ("True", "False"):
@@ -223,6 +228,8 @@ def _instead(item: object, kind: type) -> str:
     """Return the number that a value of another type means, as an error says it; "" if that is unknown."""
     if kind is not int or not isinstance(item, (str, float)):
         return ""
+    if re.fullmatch(r"0x[0-9a-fA-F]+", str(item)):
+        return f": write {item}, without quotes"
     size = re.fullmatch(r"\s*(\d+)\s*([km]?)i?b?\s*", str(item).removesuffix(".0").lower())
     return "" if size is None else f": write {int(size[1]) * _KILO[size[2]]}"
 
@@ -266,11 +273,11 @@ class Table:
         """Take true or false."""
         return cast(bool, self._take(key, bool, "true or false"))
 
-    def integer(self, key: str, low: int = 0) -> int:
-        """Take an integer from `low` to 2^32 - 1."""
+    def integer(self, key: str, low: int = 0, high: int = 0xFFFFFFFF) -> int:
+        """Take an integer from `low` to `high`."""
         number = cast(int, self._take(key, int, "an integer"))
-        if not low <= number <= 0xFFFFFFFF:
-            raise self.error(key, f"must be an integer from {low} to 2^32 - 1")
+        if not low <= number <= high:
+            raise self.error(key, f"must be an integer from {low} to {'2^32 - 1' if high == 0xFFFFFFFF else high}")
         return number
 
     def texts(self, key: str) -> tuple[str, ...]:

@@ -146,6 +146,10 @@ def _own_loss(model: OnnxModel, options: FrontendOptions) -> FileLoss | None:
     return FileLoss(model, site)
 
 
+_WEIGHTED = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul", "PRelu"))
+"""Operators whose inputs after the first are weights in all but a few networks."""
+
+
 def _data_inputs(
     model: OnnxModel, links: Links, loss: FileLoss | None, options: FrontendOptions
 ) -> tuple[OnnxInput, ...]:
@@ -166,7 +170,14 @@ def _data_inputs(
         raise CompileError("E0219", "inputs", "the output depends on no input", "export the model with its data input")
     wrong = next((value for value in used if value.shape[:1] != (1,) and not is_time_first(value.shape)), None)
     if wrong is not None and not options.any_batch:
-        what, try_ = f"the batch is not 1 (shape {list(wrong.shape)})", "export with batch 1 and use --batch to accumulate"
+        reader = next((node for node in model.nodes if wrong.name in node.inputs[1:] and node.op in _WEIGHTED), None)
+        if reader is not None and len(used) > 1:
+            what, try_ = f"is a weight of {reader.name} that has no values", "export the model with its weights"
+            raise CompileError("E0215", f"input {wrong.name}", what, f"{try_} (torch: export_params=True)")
+        what, try_ = (
+            f"the batch is not 1 (shape {list(wrong.shape)})",
+            "export with batch 1 and use --batch to accumulate",
+        )
         if len(wrong.shape) < 2:
             what = f"has no axis for the batch (shape {list(wrong.shape)})"
             try_ = f"export with an example input of shape {[1, *wrong.shape]}"

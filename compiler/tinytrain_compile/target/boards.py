@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from tinytrain_compile.files.user_file import Table
-from tinytrain_compile.target.model import Board, BoardMemory, Core, MemoryBank, Region, Target
+from tinytrain_compile.target.model import LEAST_BYTES, MOST_MHZ, Board, BoardMemory, Core, MemoryBank, Region, Target
 
 CORE_KEY = "core_target"
 """The key that is in a board's file but not in a core's."""
@@ -90,7 +90,7 @@ def _memory(table: Table) -> tuple[BoardMemory, MemoryBank]:
     name = table.text("name")
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise table.error("name", "must be lower-case letters, digits and underscores")
-    region = Region(table.integer("origin"), table.integer("size_bytes", low=1))
+    region = Region(table.integer("origin"), table.integer("size_bytes", low=LEAST_BYTES))
     memory = BoardMemory(name, region, table.boolean("retained"), table.boolean("dma"), table.boolean("cached"))
     bank = MemoryBank(
         name,
@@ -106,7 +106,7 @@ def _memory(table: Table) -> tuple[BoardMemory, MemoryBank]:
 
 def _flash(table: Table) -> tuple[Region, int]:
     """Return an application's region of the flash, and the bytes of it that models may not use."""
-    origin, size = table.integer("origin"), table.integer("size_bytes", low=1)
+    origin, size = table.integer("origin"), table.integer("size_bytes", low=LEAST_BYTES)
     boot, reserve = table.integer("boot_bytes"), table.integer("reserve_bytes")
     table.finish()
     if boot + reserve >= size:
@@ -119,7 +119,7 @@ def _core(table: Table, core: Core) -> Core:
 
     Without a figure for the energy of a cycle, the core's own is kept, with its source.
     """
-    clock, source = table.integer("clock_mhz", low=1), table.text("pj_source")
+    clock, source = table.integer("clock_mhz", 1, MOST_MHZ), table.text("pj_source")
     energy = table.integer("pj_per_cycle", low=1) if table.has("pj_per_cycle") else None
     table.finish()
     if energy is None:

@@ -15,6 +15,8 @@ from tinytrain_compile.files.user_file import Table, TableKind, parse_table, rea
 from tinytrain_compile.near import hint, nearest
 from tinytrain_compile.target.boards import CORE_KEY, board_target
 from tinytrain_compile.target.model import (
+    LEAST_BYTES,
+    MOST_MHZ,
     Architecture,
     Core,
     Features,
@@ -69,9 +71,11 @@ def _way(name: str) -> str:
     boards = _boards_with(name)
     if boards:
         return f"choose a board with such a part ({', '.join(boards)}), or the core of yours (--list-targets)"
+    listed = "--list-targets lists all cores and boards"
+    if re.match(r"(?i)(arm[ -]?)?cortex-?[ar]\d|risc-?v|rv32|avr|x86|esp8266|xtensa", name):
+        return f"host makes plain C for any machine, checked on this one; {listed}"
     near = nearest(name, (*list_targets(), *list_boards()))
     cores = ", ".join(list_targets())
-    listed = "--list-targets lists all cores and boards"
     return f"did you mean {near}? ({listed})" if near else f"name the core of your part ({cores}); {listed}"
 
 
@@ -171,14 +175,14 @@ def _record(table: Table, kind: type[_Record], **least: int) -> _Record:
 def _core(table: Table) -> Core:
     names = ("int8_mac_millicycles", "float_mac_millicycles", "element_millicycles", "pj_per_cycle")
     numbers = (table.integer(name) for name in names)
-    clock = table.integer("clock_mhz", low=1)
+    clock = table.integer("clock_mhz", 1, MOST_MHZ)
     core = Core(clock, *numbers, pj_source=table.text("pj_source") if table.has("pj_source") else "")
     table.finish()
     return core
 
 
 def _memory(table: Table) -> MemoryBank:
-    bank = _record(table, MemoryBank, size_bytes=1, bytes_per_us=1)
+    bank = _record(table, MemoryBank, size_bytes=LEAST_BYTES, bytes_per_us=1)
     if not re.fullmatch(r"[a-z][a-z0-9_]*", bank.name):
         raise table.error("name", "must be lower-case letters, digits and underscores")
     return bank

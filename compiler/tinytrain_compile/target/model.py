@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+MOST_MHZ, LEAST_BYTES = 10_000, 1024
+"""Of a clock and of a memory in a target file: more are Hz or kHz, fewer are KB."""
+
 
 @dataclass(frozen=True)
 class Features:

@@ -83,6 +83,9 @@ class FileParameters:
 
     def _checked(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
         known, names = self.tensors, ", ".join(sorted(self.tensors))
+        if not isinstance(tensors, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            way = "give what state_dict returned, or dict(np.load(FILE)); a checkpoint: twin.load(FILE)"
+            raise CompileError("E0105", "weights", f"{type(tensors).__name__} is no dict of arrays", way)
         for name in sorted(known.keys() ^ tensors.keys()):
             what = "is missing" if name in known else "is no weight that this build trains"
             raise CompileError("E0105", f"weight {name}", what, f"give {names}")

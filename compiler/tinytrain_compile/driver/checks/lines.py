@@ -20,7 +20,10 @@ def check_lines(train: TrainGraph, plan: MemoryPlan, model: ImportedModel, optio
     if stream is None or not isinstance(stream.attrs, StreamAttrs):
         first = next((n for n in train.graph.nodes if image in n.inputs), train.graph.nodes[0])
         what = f"{first.origin or first.name!r} ({first.op}) cannot be computed row by row"
-        raise CompileError("E0113", _WHERE, what, "leave --input-lines out; docs/streams.md says which layers can")
+        other = "" if options.input_layout != "chw" else "add --input-layout hwc, or "
+        raise CompileError(
+            "E0113", _WHERE, what, f"{other}leave --input-lines out; docs/streams.md says which layers can"
+        )
     if stream.attrs.nodes[0].outputs[0].name in stream.attrs.outputs:
         what = f"--update {options.update} trains a layer that reads the image, which then has to be there as a whole"
         raise CompileError("E0113", _WHERE, what, "freeze the first layer: --update last:N, or a scheme")
