@@ -131,7 +131,7 @@ def way_to_numbers(name: str, array: Array) -> str:
 
 def way_to_shares(y: Array) -> str:
     """Return how labels become such from 0 to 1, as binary cross entropy takes them."""
-    found = frozenset(np.unique(y).tolist())
+    found = set(np.unique(y).tolist())
     if found <= {-1, 0, 1}:
         return "leave samples out that have no label" if 0 in found else "for labels -1 and 1: y = (y + 1) / 2"
     if found == {1, 2}:
