@@ -132,6 +132,18 @@ def _embed(rng: Rng, index: int) -> Case:
     return make("Embed", (normal(rng, count),), EmbedAttrs(starts, steps, shape, value))
 
 
+RINGS = (((1, 5, 1, 40), 3), ((1, 9, 1, 60), 1), ((1, 7, 3), 2), ((4, 5), 4))
+"""(shape of a ring, new rows)"""
+
+
+@generator("PushRows", len(RINGS))
+def _push_rows(rng: Rng, index: int) -> Case:
+    shape, new = RINGS[index]
+    axis = next(axis for axis, size in enumerate(shape) if size > 1)
+    rows = (*shape[:axis], new, *shape[axis + 1 :])
+    return make("PushRows", (normal(rng, shape), normal(rng, rows)), NO_ATTRS)
+
+
 EXPANDS = (
     ((1, 1, 1, 3), (1, 4, 5, 3), 0.05),
     ((), (2, 3), 1.0),

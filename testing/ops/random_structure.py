@@ -9,6 +9,7 @@ import numpy as np
 
 from testing.ops.case import Case, Generator, Rng, make, normal, positive, sizes, spaced
 from testing.ops.case_quantised import RANDOM_QUANTISED
+from tinytrain_compile.ir.types import NO_ATTRS
 from tinytrain_compile.ops.normalise import AxisAttrs, NormalizeAttrs
 from tinytrain_compile.ops.pool import PoolAttrs, PoolGradAttrs
 from tinytrain_compile.ops.shape import (
@@ -101,6 +102,12 @@ def _slice(rng: Rng, index: int) -> Case:
     return make("Slice", (normal(rng, shape),), SliceAttrs(starts, steps, count))
 
 
+def _push_rows(rng: Rng, _index: int) -> Case:
+    rows, rest = int(rng.integers(2, 12)), sizes(rng, 2)
+    new = int(rng.integers(1, rows))
+    return make("PushRows", (normal(rng, (1, rows, *rest)), normal(rng, (1, new, *rest))), NO_ATTRS)
+
+
 def _embed(rng: Rng, index: int) -> Case:
     shape, starts, steps, count = _places(rng, index)
     return make("Embed", (normal(rng, count),), EmbedAttrs(starts, steps, shape, float(rng.integers(-2, 3))))
@@ -157,6 +164,7 @@ RANDOM: dict[str, Generator] = {
     "Concat": _concat,
     "Slice": _slice,
     "Embed": _embed,
+    "PushRows": _push_rows,
     "Expand": _expand,
     "Reduce": _reduce,
     "Softmax": _axis("Softmax", 1),

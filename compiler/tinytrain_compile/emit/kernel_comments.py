@@ -40,7 +40,7 @@ def _calls(train: TrainGraph, plan: MemoryPlan) -> Iterable[Call]:
     for node in plan.order:
         yield node, _role(node) if after_loss and node.origin in layers else "", _layer(node)
         after_loss = after_loss or train.loss in node.outputs
-    for node in () if plan.inference is None else plan.inference.plan.order:
+    for node in (node for each in plan.beside for node in each.plan.order):
         yield node, "", _layer(node)
 
 

@@ -74,22 +74,22 @@ class Sequencer:
         self._tables = tables
         self._labels = Names("AT_")
         self._state = {value.name for value in train.graph.state}
-        inference = plan.inference
-        nodes = (*train.graph.nodes, *(() if inference is None else inference.graph.nodes))
+        nodes = (*train.graph.nodes, *(node for each in plan.beside for node in each.graph.nodes))
         self._views = {n.outputs[0].name: n.inputs[0] for n in nodes if op_def(n.op).view}
-        self._constants = {*train.graph.constants, *(() if inference is None else inference.graph.constants)}
+        self._constants = set(train.graph.constants)
         self._places = dict(plan.offsets)
         self._scratch = dict(plan.scratch_offsets)
-        if inference is not None:
-            self._places |= inference.plan.offsets
-            self._scratch |= inference.plan.scratch_offsets
+        for each in plan.beside:
+            self._constants |= set(each.graph.constants) - {value.name for value in each.graph.state}
+            self._places |= each.plan.offsets
+            self._scratch |= each.plan.scratch_offsets
         self._offsets: dict[str, Label] = {}
         of_nodes = (value for node in (*nodes, *plan.all_nodes) for value in (*node.inputs, *node.outputs))
         kept = (*train.graph.inputs, *train.graph.state, *train.graph.accumulators)
         self._values = {value.name: value for value in (*kept, *of_nodes)}
         self._steps = {node.name: index for index, node in enumerate(plan.order)}
-        if inference is not None:
-            self._steps |= {node.name: index for index, node in enumerate(inference.plan.order)}
+        for each in plan.beside:
+            self._steps |= {node.name: index for index, node in enumerate(each.plan.order)}
         self._accesses: set[tuple[str, bool]] = set()
         """Macros that calls and templates use: (name, whether it is for a further memory)."""
         self.guards: Mapping[str, str] = {}

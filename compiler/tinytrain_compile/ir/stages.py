@@ -261,7 +261,7 @@ class MemoryPlan:
     lower_bound_bytes: max over steps of live bytes for this order (header, state and alignment padding included).
     order_proven / placement_proven: whether a smaller peak / arena is proven impossible (for this order).
     remat: second runs; None if there are none. streams: layers computed row by row, likewise. inference: of one sample,
-    if a step takes several.
+    if a step takes several. listening: inference on a stream, for `--listen on`.
     """
 
     order: tuple[Node, ...]
@@ -279,11 +279,17 @@ class MemoryPlan:
     paging: tuple[PageMove, ...] = ()
     inference: Inference | None = None
     streams: Streaming | None = None
+    listening: Listening | None = None
 
     @property
     def all_nodes(self) -> tuple[Node, ...]:
-        """Nodes of the step, then those of an inference of one sample if that is a separate pass."""
-        return (*self.order, *(() if self.inference is None else self.inference.plan.order))
+        """Return the nodes of the step, then those of the passes beside it."""
+        return (*self.order, *(node for each in self.beside for node in each.plan.order))
+
+    @property
+    def beside(self) -> tuple[Inference, ...]:
+        """Return the forward passes beside the step: of one sample, and of a stream."""
+        return tuple(each for each in (self.inference, self.listening) if each is not None)
 
     @property
     def extra_ps(self) -> int:
@@ -322,11 +328,25 @@ class Inference:
     plan: MemoryPlan
 
 
+@dataclass(frozen=True, eq=False)
+class Listening(Inference):
+    """A forward pass of new rows of a stream, with rings of older ones: state of its graph, and in no checkpoint.
+
+    frames: new rows in a call. window: rows that an inference reads. settle: calls after an update until all rings
+    hold rows of the new weights alone.
+    """
+
+    frames: int
+    window: int
+    settle: int
+
+
 def flash_constants(train: TrainGraph, plan: MemoryPlan) -> dict[str, Array]:
     """Return the constants that code reads from flash, and initial values of the state that are not all zero."""
     state = {value.name for value in train.graph.state}
-    more: Mapping[str, Array] = {} if plan.inference is None else plan.inference.graph.constants
-    found = {**more, **train.graph.constants}
+    rings = {value.name for each in plan.beside for value in each.graph.state}
+    found = {name: data for each in plan.beside for name, data in each.graph.constants.items() if name not in rings}
+    found |= train.graph.constants
     return {name: data for name, data in found.items() if name not in state or bool(np.any(data))}
 
 
@@ -413,6 +433,7 @@ class Interface:
     more_inputs: tuple[InputSlot, ...] = ()  # besides the first
     input_rows: int = 0  # of an image that comes row by row; 0: it is passed whole
     feature_bytes: int = 0  # written by m_features; 0: the step is not cut
+    hear_rows: int = 0  # rows that m_hear takes in a call; 0: there is none
     trains: bool = True  # False: the project only infers, and loads checkpoints
     chooses: bool = False  # whether channels are chosen on the device
     arena_macro: str = ""  # of the arena's size, without the prefix, if a project has several plans

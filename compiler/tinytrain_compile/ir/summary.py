@@ -42,8 +42,8 @@ class InstructionCounts:
     """Instructions executed under QEMU in one call each, by function; scalar helpers count for their callers.
 
     step_index: of the counted step. step: of one micro-batch; apply: of the update after several, or None. features,
-    train_features: of a sample by its features; None if there are none, or no step was made on them. code_bytes: size
-    of every function of the model.
+    train_features: of a sample by its features; None if there are none, or no step was made on them. hear: of the
+    new rows of a stream; None without m_hear. code_bytes: size of every function of the model.
     """
 
     step_index: int
@@ -54,6 +54,7 @@ class InstructionCounts:
     cycles: CycleModel | None = None
     features: Mapping[str, int] | None = None
     train_features: Mapping[str, int] | None = None
+    hear: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,21 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops.base import MOVES_DATA, GradientContext, Overlap, Placed, Samples, operator, traits
+from tinytrain_compile.ops.base import (
+    MOVES_DATA,
+    GradientContext,
+    NonDifferentiable,
+    Overlap,
+    Placed,
+    Samples,
+    operator,
+    traits,
+)
 from tinytrain_compile.ops.describe import number, summed
 from tinytrain_compile.ops.exact import scaled, sum_over
 from tinytrain_compile.ops.names import attrs_of, emits, expect_float, kept_layout, only, operand
 from tinytrain_compile.ops.overlap import embedded, never_upwards, within_concat
+from tinytrain_compile.ops.owned import Owned
 from tinytrain_compile.ops.repeat import along, repeat_places, repeat_shape
 from tinytrain_compile.ops.rows import cut_starts, run_starts, slice_rows
 
@@ -336,6 +346,16 @@ operator(
     inputs=("x",),
     traits=traits("moves_data", "keeps_channels", "between", "cuts"),
     says=_slice_says,
+)
+operator(
+    "PushRows",
+    "ring = its rows but the first, and after them x: the latest rows of a stream.",
+    lambda inputs, _attrs: (inputs[0].type,),
+    lambda arrays, _attrs: (np.append(arrays[0].ravel()[arrays[1].size :], arrays[1]).reshape(arrays[0].shape),),
+    NonDifferentiable("updates are not part of the differentiated function"),
+    inputs=("ring", "x"),
+    outputs=("ring",),
+    owned=Owned({"ring": "SUM"}, "integer"),
 )
 operator(
     "Embed",

@@ -104,6 +104,11 @@ class CompileOptions:
         "on: add calls that compute a step in short slices, so that your firmware can run between them "
         "(docs/slices.md).",
     )
+    listen: Literal["off", "on"] = _output(
+        "off",
+        "on: add m_hear, an inference that takes the next rows of a stream and keeps the earlier ones in rings "
+        "(docs/listening.md).",
+    )
     plans: tuple[int, ...] = _output(
         (),
         "Put a plan for each of these arena sizes into one project: 64KB,128KB. At run time, init uses the "

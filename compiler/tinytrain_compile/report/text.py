@@ -121,7 +121,7 @@ def _training_rows(summary: Summary, width: int) -> Iterator[Row]:
     yield from untrained_rows(summary, width)
     yield from update_choice_rows(summary, width)
     yield row("loss", [loss_text(summary), _optimizer(summary)], width)
-    for name in ("features", "runtime", "slices", "external"):
+    for name in ("features", "listening", "runtime", "slices", "external"):
         yield row(name, pieces_of(name, summary), width)
     yield row("low rank", pieces_of("low_rank", summary), width)
     yield from _float_rows(summary, width)

@@ -129,6 +129,27 @@ class Instance:
             self._check("infer", self._call(call)(self._handle, ctypes.c_void_p(result.ctypes.data)))
         return out
 
+    def hear(self, rows: Array) -> Array:
+        """Take rows of a stream: the output of each call, in float32 (m_hear). Fewer than a call takes are left out."""
+        face, call_rows = self.interface, self.interface.hear_rows
+        rows = rows[: len(rows) // call_rows * call_rows]
+        calls = np.ascontiguousarray(rows).reshape(len(rows) // call_rows, -1)
+        out, due = np.empty((len(calls), face.output_elements), np.float32), ctypes.c_int()
+        for frames, result in zip(calls, out, strict=True):
+            pointers = (
+                ctypes.c_void_p(frames.ctypes.data),
+                ctypes.c_size_t(call_rows),
+                ctypes.c_void_p(result.ctypes.data),
+            )
+            self._check("hear", self._call("hear")(self._handle, *pointers, ctypes.byref(due)))
+        return out
+
+    def rehear(self, rows: Array) -> None:
+        """Fill the rings again from these rows (m_rehear)."""
+        rows = np.ascontiguousarray(rows)
+        given = ctypes.c_void_p(rows.ctypes.data), ctypes.c_size_t(len(rows))
+        self._check("hear", self._call("rehear")(self._handle, *given))
+
     def save(self) -> bytes:
         """Save the device's checkpoint."""
         self._needs_training("save")

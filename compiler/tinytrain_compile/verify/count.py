@@ -120,7 +120,8 @@ def instruction_counts(
     infers = _nth(calls, infer, 0 if interface.input_rows else 1)
     behind = f"{train}_features" if interface.accumulates else f"{prefix}_train_features"
     taken, given = (_first(calls, name) for name in (f"{prefix}_features", behind))
-    return InstructionCounts(COUNTED_STEP, step, infers, applied, code, features=taken, train_features=given)
+    heard = _first(calls, f"{prefix}_hear")
+    return InstructionCounts(COUNTED_STEP, step, infers, applied, code, None, taken, given, heard)
 
 
 def _counted(calls: list[Call], train: str, interface: Interface, batch: int) -> int:

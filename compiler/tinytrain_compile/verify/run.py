@@ -21,7 +21,7 @@ from tinytrain_compile.verify.tools import Tools, first_line, run_program
 # ---- reading output.bin ----------------------------------------------------------------------------------------------
 
 FloatArray = NDArray[Any]
-_INIT, _INFER, _SAMPLE, _APPLY, _STATE, _CHECKPOINT, _GUARDS, _STACK, _END, _ARENA, _INFER_BATCH = range(1, 12)
+_INIT, _INFER, _SAMPLE, _APPLY, _STATE, _CHECKPOINT, _GUARDS, _STACK, _END, _ARENA, _INFER_BATCH, _HEAR = range(1, 13)
 """TAG_ constants of main.c.j2, in its order."""
 _CHECKPOINT_FAULTS = {
     1: "no room for a checkpoint and a second instance",
@@ -114,6 +114,10 @@ class _Reader:
         elif tag == _INFER_BATCH:
             self._status(payload, "m_infer_batch")
             self._outputs[-1] = np.concatenate([self._outputs[-1], np.frombuffer(payload[4:], dtype="<f4")])
+        elif tag == _HEAR:
+            self._status(payload, "m_hear")
+            if payload[4:] != self._outputs[-1].tobytes():
+                self._faults.append("m_hear on the stream differs from m_infer on the window")
         elif tag == _SAMPLE:
             self._status(payload, f"training, step {step}")
             self._losses.append(payload[4:8])

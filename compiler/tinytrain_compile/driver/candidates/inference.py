@@ -25,7 +25,7 @@ class NoRoomError(ValueError):
 
 def infer_one(one: TrainGraph, train: TrainGraph, plan: MemoryPlan, settings: PlanOptions) -> Inference:
     """Return the forward pass of `one`, which takes one sample, beside the plan of `train`. Errors: NoRoomError."""
-    graph = _forward(one.graph, train.graph)
+    graph = beside(one.graph, train.graph, MARK)
     ends = [b.offset + b.size_bytes for b in plan.buffers if b.kind in ("header", "state", "accumulator")]
     bottom = max(end for end in ends if plan.place(end - 1)[0] == 0)
     for effort in ("quick", "full"):
@@ -37,15 +37,17 @@ def infer_one(one: TrainGraph, train: TrainGraph, plan: MemoryPlan, settings: Pl
     raise NoRoomError(what)
 
 
-def _forward(one: Graph, whole: Graph) -> Graph:
-    """Return what the outputs of `one` depend on, under names of its own; state and equal constants are those of
-    `whole`."""
+def beside(one: Graph, whole: Graph, mark: str) -> Graph:
+    """Return what the outputs of `one` depend on, under names that end in `mark`.
+
+    State and equal constants are those of `whole`.
+    """
     needed = one.ancestors(one.outputs)
     nodes = [node for node in one.nodes if node.name in needed]
     state = {value.name for value in whole.state}
     read = {value.name for node in nodes for value in node.inputs} & set(one.constants)
     shared = {name for name in read if name in state or _equal(one.constants[name], whole.constants.get(name))}
-    renamed = _Renamed(frozenset(shared))
+    renamed = _Renamed(frozenset(shared), mark)
     return Graph(
         one.name,
         tuple(map(renamed.node, nodes)),
@@ -62,13 +64,14 @@ def _equal(array: Array, other: Array | None) -> bool:
 @dataclass(frozen=True)
 class _Renamed:
     kept: frozenset[str]
+    mark: str
 
     def name(self, name: str) -> str:
-        return name if name in self.kept else name + MARK
+        return name if name in self.kept else name + self.mark
 
     def value(self, value: Value) -> Value:
         return replace(value, name=self.name(value.name))
 
     def node(self, node: Node) -> Node:
         inputs, outputs = (tuple(map(self.value, values)) for values in (node.inputs, node.outputs))
-        return replace(node, name=node.name + MARK, inputs=inputs, outputs=outputs)
+        return replace(node, name=node.name + self.mark, inputs=inputs, outputs=outputs)

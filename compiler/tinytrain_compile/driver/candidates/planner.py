@@ -22,7 +22,7 @@ from tinytrain_compile.driver.code.generate import least_flash_bytes, surely_bel
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.cost import Attempt, PlanChoice
 from tinytrain_compile.ir.imported import ImportedModel
-from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph, UpdatePlan
+from tinytrain_compile.ir.stages import Listening, MemoryPlan, TrainGraph, UpdatePlan
 from tinytrain_compile.ir.types import Graph
 from tinytrain_compile.ops.input_lines import takes_lines
 from tinytrain_compile.ops.names import error_ops
@@ -224,7 +224,14 @@ class Planner:
     def settings(self, train: TrainGraph, quick: bool) -> PlanOptions:
         """Return how a training graph is planned: by list schedules and greedy placement if that must be quick."""
         o, effort, keep = self.options, "quick" if quick else "full", (train.loss.name,)
-        return PlanOptions(o.arena_bytes, self.target.alignment_bytes, seed=o.seed, effort=effort, keep=keep)
+        settings = PlanOptions(o.arena_bytes, self.target.alignment_bytes, seed=o.seed, effort=effort, keep=keep)
+        return settings if o.listen == "off" else replace(settings, header_bytes=self._heard(train).plan.arena_bytes)
+
+    def _heard(self, train: TrainGraph) -> Listening:
+        """Return the pass on a stream beside a step; it lies in front of all that the step uses."""
+        from tinytrain_compile.driver.candidates.listen import listen  # only if it is asked for (ADR 49)
+
+        return listen(train, self.options.seed, self.target.alignment_bytes)
 
     def _as_planned(self, train: TrainGraph) -> Graph:
         """Return the graph that a plan is of, before streams: its image may come row by row."""
@@ -350,6 +357,8 @@ class Planner:
     def with_inference(self, candidate: Candidate) -> Candidate:
         """Add the training graph of one sample and its inference, if a step takes several; SamplesMixError."""
         train, plan = candidate.train, candidate.plan
+        if self.options.listen == "on":
+            candidate = replace(candidate, plan=replace(plan, listening=self._heard(train)))
         if train.micro_batch == 1:
             return candidate
         one = self.with_options(dropout="off").train(candidate.update)

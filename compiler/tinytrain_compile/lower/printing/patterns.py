@@ -132,8 +132,32 @@ def in_one_call(loop: tirx.For, element: Element, expr: Callable[[ir.Expr], Expr
     """Return the helper call equivalent to a loop, if there is one."""
     if (moved := widened_column(loop, element)) is not None:
         return If(tests_of(moved[0], expr), [Line(moved[1])], [Line(moved[2])])
-    call = row_of_tiles(loop, element) or kept_ends(loop, element)
+    call = row_of_tiles(loop, element) or kept_ends(loop, element) or moved_bytes(loop, element)
     return Line(call) if call else None
+
+
+RUN = 32
+"""Bytes that are worth a call of memmove, which takes some 20 instructions besides."""
+
+
+def moved_bytes(loop: tirx.For, element: Element) -> str | None:
+    """Return the call of memmove that does what a loop over a run of int8 does.
+
+    Of other types a loop is as fast: some libraries' memmove takes one byte at a time.
+    """
+    store, var = loop.body, loop.loop_var
+    if not isinstance(store, tirx.BufferStore) or not isinstance(store.value, ir.TensorLoad) or not _is(loop.min, 0):
+        return None
+    places = ((store.buffer, store.indices), (store.value.source, store.value.indices))
+    if not isinstance(loop.extent, tirx.IntImm) or int(loop.extent) < RUN:
+        return None
+    texts = list[str]()
+    for buffer, indices in places:
+        parts = sym.detect_linear_equation(indices[0], [var]) if str(buffer.dtype) == "int8" else ()
+        if len(parts) == 0 or not _is(parts[0], 1):
+            return None
+        texts.append(f"&{element(buffer, parts[1])}")
+    return f"memmove({', '.join(texts)}, {loop.extent}u);"
 
 
 def kept_ends(loop: tirx.For, element: Element) -> str | None:

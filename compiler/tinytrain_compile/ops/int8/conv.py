@@ -38,6 +38,7 @@ from tinytrain_compile.ops.int8.conv_form import (
     is_dense,
     is_depthwise,
     is_product,
+    reads_ragged,
     stored_dtypes,
 )
 from tinytrain_compile.ops.int8.error import BACKWARD, NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
@@ -147,6 +148,8 @@ def _conv_overlaps(node: Node) -> tuple[Overlap, ...]:
     """Return which bytes may be shared: each turn first widens what it reads of the image. An image that is widened
     again for every part of the weights is needed until the end."""
     conv, (*pixels, channels), outputs = geometry(node), operand(node, "x").shape, result(node, "y").shape[3]
+    if reads_ragged(node):
+        return ()
     if is_product(conv):
         tiles = forward_product(node)
         if tiles.strip_axis == 1 and tiles.strip < outputs:

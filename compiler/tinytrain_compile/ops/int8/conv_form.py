@@ -114,12 +114,23 @@ def error_row_product(node: Node) -> tuple[PackedTiles, bool]:
 
 
 def is_depthwise(node: Node) -> bool:
-    """Tell whether a convolution or its gradient is computed channel by channel: depthwise, without gaps in the
-    kernel."""
+    """Tell whether a convolution or its gradient is computed channel by channel: depthwise, without gaps in the kernel.
+
+    Not if its result is one pixel: no element of the image is read twice, so none is worth a copy.
+    """
     conv = geometry(node)
+    if math.prod(node.outputs[0].shape[:3]) == 1:
+        return False
     image = operand(node, "g" if node.op == "QConvGradInput" else "x")
     depthwise = conv.groups == image.shape[3] == node.outputs[0].shape[3] > 1
     return depthwise and conv.dilations == (1, 1) and conv.kernel != (1, 1)
+
+
+def reads_ragged(node: Node) -> bool:
+    """Tell whether a QConv is 1x1 of one pixel, and its rows of weights are no whole words (see DOT_TERMS)."""
+    image, conv = operand(node, "x").shape, geometry(node)
+    one = math.prod(image[:3]) == 1 and is_product(conv) and conv.split is None
+    return one and image[3] % DOT_TERMS > 0 and not is_prepared(node)
 
 
 def transposed_copy(node: Node) -> Value | None:

@@ -260,6 +260,7 @@ def _further(summary: Summary) -> list[tuple[str, str]]:
         ("Rules compared", "; ".join(rule_texts(summary))),
         ("Limits of the gain", "" if update is None else "; ".join(map(printable, update.why))),
         ("Features", _joined("features", ", ", summary)),
+        ("Listening", _joined("listening", ", ", summary)),
         ("Runtime parts", _joined("runtime", ", ", summary)),
         ("Slices", _joined("slices", ", ", summary)),
         ("External kernels", _joined("external", ", ", summary)),

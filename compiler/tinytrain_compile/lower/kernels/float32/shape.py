@@ -162,6 +162,28 @@ def slice_rows(node: Node, _context: KernelContext, count: Var) -> RowBlockSpec:
     return RowBlockSpec(KernelSpec([x], [out], plain), count, (position(node, "x"),), shape[1])
 
 
+@kernel("PushRows")
+def push_rows(node: Node, _context: KernelContext) -> KernelSpec:
+    """Move the rows of the ring towards its start, and copy the new ones behind them."""
+    new, size = operand(node, "x").elements, operand(node, "ring").elements
+    ring, x = (tensor(node, name, (operand(node, name).elements,)) for name in ("ring", "x"))
+
+    def moves(sources: Sequence[tirx.Buffer], targets: Sequence[tirx.Buffer]) -> tirx.Stmt:
+        old, rows = sources
+        runs = list[tirx.Stmt]()
+        for source, count, first, skipped in ((old, size - new, 0, new), (rows, new, size - new, 0)):
+            i = Var("i", "int32")
+            store = tirx.BufferStore(targets[0], source[(skipped + i,)], [first + i])
+            runs.append(tirx.For(i, 0, count, tirx.ForKind.SERIAL, store))
+        return tirx.stmt_seq(*runs)
+
+    dtype = node.outputs[0].dtype
+    buffers = [tirx.decl_buffer(part.shape, dtype, part.op.name) for part in (ring, x)]
+    whole = tirx.decl_buffer((size,), dtype, "out")
+    out = te.extern([whole.shape], [ring, x], moves, "out", in_buffers=buffers, out_buffers=[whole], dtype=dtype)
+    return KernelSpec([ring, x], [out], plain)
+
+
 @kernel("Embed")
 def embed(node: Node, _context: KernelContext) -> KernelSpec:
     """Copy to regularly spaced places, the constant elsewhere; with steps of 1 the loops are cut at the borders."""

@@ -19,8 +19,10 @@ from tinytrain_compile.lower.kernels.base import (
     kernel,
     map_shape,
     peels,
+    reduce_axes,
     tensor,
     tensors,
+    total,
     weight_of,
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
@@ -32,6 +34,7 @@ from tinytrain_compile.lower.kernels.int8.dsp.rows import direct_maps, line_conv
 from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, dense_rows, row_conv
 from tinytrain_compile.lower.kernels.int8.operands import Centred, ErrorLayer, requantised_end, tile_end
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
+from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.conv import forward_patch, gathers, gathers_error
 from tinytrain_compile.ops.conv_form import Patch
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
@@ -44,9 +47,13 @@ from tinytrain_compile.ops.int8.conv_form import (
     is_dense,
     is_depthwise,
     is_product,
+    reads_ragged,
 )
 from tinytrain_compile.ops.int8.prepared import prepared_shape
 from tinytrain_compile.ops.names import attrs_of, is_prepared, operand, result
+
+RAGGED_TILE = 4
+"""Outputs that share a number of the pixel: their sums and the number fill six registers of a Cortex-M."""
 
 # ---- forward --------------------------------------------------------------------------------------------------------
 
@@ -63,6 +70,8 @@ def qconv(node: Node, context: KernelContext) -> KernelSpec:
     n, height, width, channels = image
 
     finish, stages = requantised_end(node, (bias, multiplier, shift))
+    if reads_ragged(node):
+        return ragged_sums(node, [bias, multiplier, shift])
     if is_product(conv):
         pixels = n * height * width
         x = tensor(node, "x", (pixels, channels))
@@ -82,6 +91,18 @@ def qconv(node: Node, context: KernelContext) -> KernelSpec:
         return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
     window = TapWindow(conv, (height, width))
     return any_windows(node, context, (x, x), shape, (window, forward_patch(conv, image), None))
+
+
+def ragged_sums(node: Node, operands: Sequence[te.Tensor]) -> KernelSpec:
+    """Compute a 1x1 convolution of one pixel whose rows of weights are no whole words: nothing is worth a copy."""
+    outputs, inputs = operand(node, "w").shape[0], operand(node, "w").shape[3]
+    x, w = tensor(node, "x", (inputs,)), tensor(node, "w", (outputs, inputs))
+    zero, (finish, _) = attrs_of(node, QConvAttrs).x_zero, requantised_end(node, operands)
+    (k,) = reduce_axes(inputs)
+    acc = te.compute((1, outputs), lambda _i, j: total((i32(x[k]) - i32(zero)) * i32(w[j, k]), [k]), "acc")
+    out = te.compute((1, outputs), lambda i, j: finish(acc[i, j], i, j), "out")
+    tile = {1: best_tile(outputs, RAGGED_TILE)}
+    return KernelSpec([x, w, *operands], [out], lambda sch: tile_reduction(sch, tile))
 
 
 Taps = tuple[TapWindow, Patch, Callable[[Expr], Expr] | None]

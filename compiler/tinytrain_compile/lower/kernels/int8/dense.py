@@ -58,6 +58,8 @@ from tinytrain_compile.ops.names import attrs_of, is_prepared, operand, operands
 
 ONE_PIXEL_TILE = 4
 """Outputs of one pixel whose sums are in registers together, and inputs that are widened together (tt_dense.h)."""
+LONG_PIXEL = 128
+"""Inputs from which four outputs together are worth their code on cores with products in pairs."""
 DEPTHWISE_TILE = 4
 """Channels of a depthwise weight that are summed together."""
 LIFT_BITS = 7
@@ -82,7 +84,7 @@ def dense_forward(node: Node, context: KernelContext) -> KernelSpec | None:
     whole = outputs % ONE_PIXEL_TILE == 0 or inputs % ONE_PIXEL_TILE > 0
     if whole or math.prod(image) > 1 or not is_product(attrs.conv) or attrs.conv.split is not None or is_prepared(node):
         return None
-    one_by_one = context.style.small or (context.isa.dsp and not context.uses_vectors)
+    one_by_one = context.style.small or (context.isa.dsp and not context.uses_vectors and inputs < LONG_PIXEL)
     if one_by_one or op_def(node.op).scratch(node) < scratch_bytes:
         return None
     scratch = tirx.decl_buffer((inputs,), "int16", "wide")

@@ -25,7 +25,7 @@ from tinytrain_compile.lower.kernels.base import (
     weight_of,
 )
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
-from tinytrain_compile.ops.int8.conv_form import is_dense, is_depthwise, is_product, short_ends
+from tinytrain_compile.ops.int8.conv_form import is_dense, is_depthwise, is_product, reads_ragged, short_ends
 from tinytrain_compile.ops.int8.error import MaskAttrs
 from tinytrain_compile.ops.names import attrs_of, result
 
@@ -120,7 +120,7 @@ def kept_numbers(
 def requantised_end(node: Node, operands: Sequence[te.Tensor]) -> tuple[Finish, list[te.Tensor]]:
     """Return (sum, indices -> int8, the stage with the numbers of all channels); operands: bias, multiplier, shift."""
     attrs, (bias, multiplier, shift) = attrs_of(node, QConvAttrs), operands
-    kept = is_product(attrs.conv) or is_dense(node) or is_depthwise(node)
+    kept = (is_product(attrs.conv) or is_dense(node) or is_depthwise(node)) and not reads_ragged(node)
 
     def down(o: Expr) -> list[Expr]:
         return [bias[o], call_int("tt_factor", multiplier[o]), i32(0) - i32(shift[o])]

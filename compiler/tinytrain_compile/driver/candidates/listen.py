@@ -1,0 +1,294 @@
+"""Inference on a stream (`--listen on`): a forward pass of a few new rows, with rings of the rows before them.
+
+The window's rows are moments in time. A layer without padding in time needs, for its new rows, the new rows of its
+input and a few older ones. Those wait in a *ring*, a buffer that outlives the call. A node that reads the whole window
+(a dense layer, a mean over time) gets a ring of all of its input. The pass has its own memory at the start of the
+arena, in front of all that a training step uses, so it may run while a step is open (docs/listening.md, ADR 51).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from tinytrain_compile.driver.candidates.inference import beside
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.stages import Listening, TrainGraph
+from tinytrain_compile.ir.types import Array, Attrs, Graph, Node, Value
+from tinytrain_compile.ops.base import infer, op_def, row_form
+from tinytrain_compile.ops.conv import ConvAttrs
+from tinytrain_compile.ops.int8.conv import QConvAttrs
+from tinytrain_compile.ops.names import is_prepared
+from tinytrain_compile.ops.pool import PoolAttrs
+from tinytrain_compile.ops.shape import ConcatAttrs, ReshapeAttrs, SliceAttrs
+from tinytrain_compile.plan.options import PlanOptions
+from tinytrain_compile.plan.planner import plan_graph
+
+MARK = "@hear"
+"""Ending of the names of what belongs to the pass of a stream."""
+FLAG = "--listen on"
+REMEMBERED = 8
+"""Steps whose pass on a stream is kept: a search asks for it once to price a step, and once to plan it."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """How a value of the window moves in time.
+
+    axis: of time, all axes before it have size 1. hop: new rows in a call. calls: calls after which its rows no longer
+    depend on the weights before an update; 0: they never did.
+    """
+
+    axis: int
+    hop: int
+    calls: int
+
+
+@lru_cache(maxsize=REMEMBERED)
+def listen(train: TrainGraph, seed: int, alignment_bytes: int) -> Listening:
+    """Return the pass on a stream beside a step of one sample. Errors: E0113 names the layer that does not stream."""
+    graph = beside(train.graph, train.graph, MARK)
+    streamed = _Streamed(graph, {value.name for value in train.graph.state})
+    hop = streamed.hop()
+    found = streamed.graph(hop)
+    planned = plan_graph(found, PlanOptions(alignment_bytes=alignment_bytes, seed=seed))
+    settle = streamed.settle
+    return Listening(planned.graph, planned.plan, hop, graph.inputs[0].shape[streamed.axis], settle)
+
+
+class _Streamed:
+    """Rewrites a forward pass of a window as one of new rows. trained: names of state, which updates change."""
+
+    def __init__(self, graph: Graph, trained: set[str]) -> None:
+        self._graph = graph
+        self._trained = trained
+        self._input = graph.inputs[0]
+        self.axis = next((axis for axis, size in enumerate(self._input.shape) if size > 1), 0)
+        self.settle = 0
+
+    def hop(self) -> int:
+        """Return the rows of the input that make one new row of the slowest map: the product of the strides."""
+        for hop in range(1, self._input.shape[self.axis] + 1):
+            try:
+                self.graph(hop)
+            except _HopError:
+                continue
+            return hop
+        raise _refused(
+            self._input.origin or self._input.name, "has no number of new rows with which all layers move on"
+        )
+
+    def graph(self, hop: int) -> Graph:
+        """Return the pass of `hop` new rows. Errors: _HopError if a layer would need a part of a row; E0113."""
+        self._now = dict[str, Value]()
+        self._time = {self._input.name: Rows(self.axis, hop, 0)}
+        self._nodes, self._rings = list[Node](), list[tuple[Value, Value]]()
+        self._initial = dict[str, Array]()
+        self._windows = dict[tuple[str, int], Value]()
+        self._raw = {self._input.name}
+        self._calls = 0
+        frames = self._cut(self._input, self._time[self._input.name])
+        self._now[self._input.name] = frames
+        for node in self._graph.nodes:
+            self._take(node)
+        output = self._graph.outputs[0]
+        if output.name in self._time:
+            raise _refused(output.origin or output.name, "still has rows of its own for each moment at the output")
+        self.settle = self._calls
+        return Graph(
+            self._graph.name,
+            tuple(self._nodes),
+            (frames,),
+            (self._now[output.name],),
+            {**self._graph.constants, **self._initial},
+            state=tuple(ring for ring, _ in self._rings),
+            updates=tuple(self._rings),
+        )
+
+    def _take(self, node: Node) -> None:
+        moving = {i: self._time[value.name] for i, value in enumerate(node.inputs) if value.name in self._time}
+        changes = any(value.name in self._trained for value in node.inputs)
+        if not moving:
+            self._put(node, tuple(self._now.get(value.name, value) for value in node.inputs), node.attrs)
+            return
+        known = max(rows.calls for rows in moving.values())
+        if node.op == "Reshape" and (rows := self._reshaped(node, moving[0])) is not None:
+            self._raw |= {node.outputs[0].name} if node.inputs[0].name in self._raw else set()
+            attrs = ReshapeAttrs(self._cut(node.outputs[0], rows).shape)
+            self._put(node, (self._now[node.inputs[0].name],), attrs, replace(rows, calls=known))
+            return
+        if isinstance(node.attrs, SliceAttrs):
+            self._cut_rows(node, node.attrs, moving[0])
+            return
+        if self._side_by_side(node, moving):
+            inputs = tuple(self._now[value.name] for value in node.inputs)
+            self._put(node, inputs, node.attrs, replace(moving[0], calls=max(r.calls for r in moving.values())))
+            return
+        form = row_form(node)
+        by_rows = form is not None and form.sum is None and form.apart == form.unit == 1
+        if form is not None and by_rows and set(moving) <= set(form.maps) and self._aligned(moving):
+            self._by_rows(node, moving, changes)
+            return
+        if form is not None and form.pad:
+            raise _refused(_name(node), "has padding in time, so its rows are not those of a longer recording")
+        if any(node.inputs[i].name in self._raw for i in moving):
+            raise _refused(
+                _name(node), "reads the whole window at once; time has to be the rows of a map (NCHW: axis 2)"
+            )
+        inputs = tuple(self._window(value) for value in node.inputs)
+        self._put(node, inputs, node.attrs)
+        self._calls = max([self._calls, *(self._full(node.inputs[i], rows) for i, rows in moving.items())])
+
+    def _aligned(self, moving: Mapping[int, Rows]) -> bool:
+        return len({(rows.axis, rows.hop) for rows in moving.values()}) == 1 and next(iter(moving.values())).axis == 1
+
+    def _side_by_side(self, node: Node, moving: Mapping[int, Rows]) -> bool:
+        """Tell whether a node joins rows of the same moments along another axis than time."""
+        if not isinstance(node.attrs, ConcatAttrs) or len(moving) < len(node.inputs):
+            return False
+        return self._aligned(moving) and node.attrs.axis != moving[0].axis
+
+    def _by_rows(self, node: Node, moving: Mapping[int, Rows], changes: bool) -> None:
+        """Compute the new rows of a node whose rows need some of its input."""
+        form = row_form(node)
+        assert form is not None
+        rows = next(iter(moving.values()))
+        first = node.inputs[form.maps[0]]
+        height, made = first.shape[1], node.outputs[0].shape[1]
+        if form.pad or form.step * (made - 1) + form.reach > height:
+            raise _refused(_name(node), "has padding in time, so its rows are not those of a longer recording")
+        if rows.hop % form.step:
+            raise _HopError(node.name)
+        late = height - form.step * (made - 1) - form.reach
+        hop = rows.hop // form.step
+        need = form.reach + (hop - 1) * form.step
+        if late or need < rows.hop:
+            raise _refused(_name(node), f"leaves out the last {late or rows.hop - need} rows of its input")
+        inputs = tuple(
+            self._window(value, need if i == form.maps[0] else hop) if i in moving else self._now.get(value.name, value)
+            for i, value in enumerate(node.inputs)
+        )
+        waits = -(-(need - rows.hop) // rows.hop)
+        before = max(rows.calls for rows in moving.values())
+        calls = before + waits if before or changes else 0
+        calls = max(calls, 1) if changes else calls
+        out = Rows(1, hop, calls)
+        self._put(node, *self._as_product(node, inputs, _of_rows(node.attrs, hop)), out)
+
+    def _as_product(self, node: Node, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[tuple[Value, ...], Attrs]:
+        """Return a convolution of one whole window as 1x1 of all its numbers, which lie in the order of the weight."""
+        conv = attrs.conv if isinstance(attrs, QConvAttrs) else attrs
+        if not isinstance(conv, ConvAttrs) or conv.groups > 1 or conv.split is not None or is_prepared(node):
+            return inputs, attrs
+        x, w, *others = inputs
+        if conv.kernel == (1, 1) or any(conv.pads) or conv.dilations != (1, 1) or x.shape[1:3] != conv.kernel:
+            return inputs, attrs
+        inner = math.prod(x.shape)
+        flat = self._viewed(x, (1, 1, 1, inner)), self._viewed(w, (w.shape[0], 1, 1, inner))
+        whole = replace(conv, kernel=(1, 1), strides=(1, 1))
+        return (*flat, *others), replace(attrs, conv=whole) if isinstance(attrs, QConvAttrs) else whole
+
+    def _viewed(self, value: Value, shape: tuple[int, ...]) -> Value:
+        """Add a Reshape of a value, which moves nothing."""
+        view = replace(value, name=f"{value.name}.flat{MARK}", shape=shape)
+        self._nodes.append(Node(f"{view.name}.view", "Reshape", (value,), (view,), ReshapeAttrs(shape), value.origin))
+        return view
+
+    def _cut_rows(self, node: Node, attrs: SliceAttrs, rows: Rows) -> None:
+        """Take a Slice: rows left out at the start of a window do not matter, those at its end are a delay."""
+        value, axis = node.inputs[0], rows.axis
+        late = value.shape[axis] - attrs.starts[axis] - attrs.sizes[axis]
+        if attrs.steps[axis] != 1:
+            raise _refused(_name(node), "takes rows in another order, or leaves some out")
+        window = self._window(value, rows.hop + late)
+        whole = replace(attrs, starts=_with(attrs.starts, axis, 0), sizes=_with(attrs.sizes, axis, rows.hop))
+        waits = -(-late // rows.hop)
+        self._put(node, (window,), whole, replace(rows, calls=rows.calls + waits if rows.calls else 0))
+
+    def _reshaped(self, node: Node, rows: Rows) -> Rows | None:
+        """Return where time is after a Reshape that keeps it as the first axis with more than one row."""
+        source, shape = node.inputs[0].shape, node.outputs[0].shape
+        axis = next((axis for axis, size in enumerate(shape) if size > 1), None)
+        if axis is None or shape[axis] != source[rows.axis] or math.prod(source[: rows.axis]) != 1:
+            return None
+        return replace(rows, axis=axis)
+
+    def _full(self, value: Value, rows: Rows) -> int:
+        """Return calls after an update until a ring of all of a value has rows of the new weights alone."""
+        waits = -(-(value.shape[rows.axis] - rows.hop) // rows.hop)
+        return rows.calls + waits if rows.calls else 0
+
+    def _window(self, value: Value, need: int | None = None) -> Value:
+        """Return the last `need` rows of a value, or all of it; a ring keeps those before this call."""
+        rows = self._time.get(value.name)
+        if rows is None:
+            return self._now.get(value.name, value)
+        new, need = self._now[value.name], value.shape[rows.axis] if need is None else need
+        if need == rows.hop:
+            return new
+        if (value.name, need) not in self._windows:
+            self._windows[value.name, need] = self._ring(value, new, rows, need)
+        return self._windows[value.name, need]
+
+    def _ring(self, value: Value, new: Value, rows: Rows, need: int) -> Value:
+        shape, origin = _with(new.shape, rows.axis, need), value.origin or value.name
+        ring, after = (replace(new, name=f"{value.name}.{need}.{end}", shape=shape) for end in ("ring", "rows"))
+        self._nodes.append(Node(f"{value.name}.{need}.push", "PushRows", (ring, new), (after,), origin=origin))
+        self._rings.append((ring, after))
+        self._initial[ring.name] = np.full(shape, _zero(self._graph, value), ring.dtype)
+        return after
+
+    def _put(self, node: Node, inputs: tuple[Value, ...], attrs: Attrs, rows: Rows | None = None) -> None:
+        """Add a node on these operands, and note its results. rows: how the first moves in time."""
+        types = infer(node.op, inputs, attrs)
+        outputs = tuple(replace(v, shape=t.shape) for v, t in zip(node.outputs, types, strict=True))
+        if rows is not None:
+            self._time[node.outputs[0].name] = rows
+        elif outputs[0].shape != node.outputs[0].shape:
+            raise _refused(_name(node), "does not give the same shape on new rows")
+        self._now |= {old.name: new for old, new in zip(node.outputs, outputs, strict=True)}
+        self._nodes.append(replace(node, inputs=inputs, outputs=outputs, attrs=attrs))
+
+    @staticmethod
+    def _cut(value: Value, rows: Rows) -> Value:
+        return replace(value, shape=_with(value.shape, rows.axis, rows.hop))
+
+
+class _HopError(ValueError):
+    """So many new rows do not make whole rows of a layer's output."""
+
+
+def _of_rows(attrs: Attrs, rows: int) -> Attrs:
+    """Return attributes that state the height of the result, for this many rows."""
+    return replace(attrs, output_hw=(rows, attrs.output_hw[1])) if isinstance(attrs, PoolAttrs) else attrs
+
+
+def _with(shape: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:
+    return (*shape[:axis], size, *shape[axis + 1 :])
+
+
+def _zero(graph: Graph, value: Value) -> int:
+    """Return the number that stands for a real 0: what a ring holds before the first frames."""
+    if value.dtype != "int8":
+        return 0
+    makers = graph.producers()
+    while (made := makers.get(value.name)) is not None and op_def(made.op).view:
+        value = made.inputs[0]
+    zero = None if made is None else getattr(made.attrs, "y_zero", getattr(made.attrs, "zero", None))
+    if zero is None:
+        reader = next(node for node in graph.nodes if any(v.name == value.name for v in node.inputs))
+        zero = getattr(reader.attrs, "x_zero", 0)
+    return int(zero)
+
+
+def _name(node: Node) -> str:
+    return node.origin or node.name
+
+
+def _refused(layer: str, why: str) -> CompileError:
+    way = "listen on a model without padding, normalisation or attention over time"
+    return CompileError("E0113", FLAG, f"is not possible: {layer} {why}", way)

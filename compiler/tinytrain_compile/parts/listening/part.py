@@ -1,0 +1,93 @@
+"""The C of inference on a stream: m_hear, and m_rehear, which fills the rings again (docs/listening.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from tinytrain_compile.emit.part import PlanCode
+from tinytrain_compile.ir.stages import Listening
+from tinytrain_compile.ir.summary import Summary
+from tinytrain_compile.parts.part import Part
+from tinytrain_compile.report.layout import bytes_text, grouped, plural
+
+
+class Listens(Part):
+    """`m_hear` and `m_rehear`."""
+
+    name, row, has_fragments = "listening", "listening", True
+    flag, one_input = "--listen on", True
+    not_with = ("memories", "input_lines", "plans", "micro_batch", "lock", "inference_only", "dropout=on")
+
+    def prepare(self, code: PlanCode) -> None:
+        """Note how many rows a call takes."""
+        assert code.plan.listening is not None, "the planner adds the pass"
+        code.interface = replace(code.interface, hear_rows=code.plan.listening.frames)
+
+    def values(self, code: PlanCode) -> Mapping[str, object]:
+        """Return the calls of the pass, its buffers, and what empties its rings."""
+        listening, sequencer = code.plan.listening, code.sequencer
+        assert listening is not None
+        graph = listening.graph
+        frames, output = graph.inputs[0], graph.outputs[0]
+        sections = sequencer.sections("hear", listening.plan.order)
+        rings = [
+            f"memset({sequencer.pointer(ring.name)}, {_byte(graph.constants[ring.name])}, {ring.size_bytes}u);"
+            for ring in graph.state
+        ]
+        return {
+            "hear_calls": [section.call for section in sections],
+            "sections": [*code.model["sections"], *sections],
+            "last_fields": [*code.model["last_fields"], *rings],
+            "hear": {
+                "frames": listening.frames,
+                "row_elements": frames.elements // listening.frames,
+                "window": listening.window,
+                "settle": listening.settle,
+                "rings": _ring_bytes(listening),
+                "input": sequencer.pointer(frames.name),
+                "input_bytes": frames.size_bytes,
+                "is_float": frames.dtype == "float32",
+                "output": sequencer.pointer(output.name),
+            },
+        }
+
+    def pieces(self, summary: Summary) -> list[str]:
+        """Return the rows of a call, the bytes of rings and pass, and the calls after an update."""
+        listening, counts = summary.plan.listening, summary.verify.counts
+        assert listening is not None
+        heard = None if counts is None else counts.hear
+        return [
+            f"m_hear takes {plural(listening.frames, 'row')} of {listening.window}",
+            f"{bytes_text(_ring_bytes(listening))} of rings",
+            f"{bytes_text(listening.plan.arena_bytes)} in all",
+            f"settled {plural(listening.settle, 'call')} after an update",
+            *([] if heard is None else [f"{grouped(sum(heard.values()))} instructions a call"]),
+        ]
+
+    def json(self, summary: Summary) -> dict[str, Any]:
+        """Return rows, bytes and calls, as `pieces` do."""
+        listening, counts = summary.plan.listening, summary.verify.counts
+        assert listening is not None
+        heard = None if counts is None else counts.hear
+        return {
+            "frames": listening.frames,
+            "window": listening.window,
+            "ring_bytes": _ring_bytes(listening),
+            "arena_bytes": listening.plan.arena_bytes,
+            "settle_calls": listening.settle,
+            "instructions": None if heard is None else sum(heard.values()),
+        }
+
+
+def _ring_bytes(listening: Listening) -> int:
+    return sum(ring.size_bytes for ring in listening.graph.state)
+
+
+def _byte(content: Any) -> str:
+    """Return the byte that all of a ring is filled with: a zero point, or 0 in float32."""
+    return str(int(content.flat[0]) & 0xFF)
+
+
+PART = Listens
