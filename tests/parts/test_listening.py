@@ -49,7 +49,7 @@ def samples(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 def compiled(model: onnx.ModelProto | Path, quant: str, **options: object) -> tt.Compiled:
     x, y = samples(16)
     calib = {"calib": {"x": x, "y": y}} if quant == "int8" else {}
-    return tt.compile(model, listen="on", update="all", quant=quant, verify="none", **calib, **options)
+    return tt.compile(model, **{"listen": "on", "update": "all", "quant": quant, "verify": "none", **calib, **options})
 
 
 @pytest.mark.parametrize("end", ["flatten", "mean"])
@@ -92,6 +92,22 @@ def test_stream_equals_window_to_the_byte(quant: str, end: str) -> None:
     twin.instance.load(checkpoint)
     empty = twin.instance.hear(given)
     assert np.array_equal(empty[first - 1 :], windows(stream)), "m_load empties the rings"
+
+
+@pytest.mark.parametrize("quant", ["fp32", "int8"])
+def test_features_of_what_was_heard(quant: str) -> None:
+    """The features of the stream are those of its last window, and a head learns from them."""
+    twin = compiled(
+        network(), quant, update="head", features="on", **({"head": "int8"} if quant == "int8" else {})
+    ).twin()
+    stream = np.random.default_rng(9).normal(size=(20 * HOP, WIDTH)).astype(np.float32)
+    twin.instance.hear(_as_slot(twin, stream))
+    heard = twin.instance.heard_features()
+    window = stream[-ROWS:][None, None]
+    assert np.array_equal(heard, twin.features(window)[0])
+    before = twin.instance.infer(twin.as_inputs(window))
+    twin.train_features(heard[None], np.asarray([2]), lr=0.1)
+    assert not np.array_equal(twin.instance.infer(twin.as_inputs(window)), before)
 
 
 class Ear(Sliced):

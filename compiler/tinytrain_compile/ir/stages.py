@@ -333,12 +333,13 @@ class Listening(Inference):
     """A forward pass of new rows of a stream, with rings of older ones: state of its graph, and in no checkpoint.
 
     frames: new rows in a call. window: rows that an inference reads. settle: calls after an update until all rings
-    hold rows of the new weights alone.
+    hold rows of the new weights alone. whole: value of the window -> value of this pass that holds all of it.
     """
 
     frames: int
     window: int
     settle: int
+    whole: Mapping[str, str]
 
 
 def flash_constants(train: TrainGraph, plan: MemoryPlan) -> dict[str, Array]:

@@ -150,6 +150,12 @@ class Instance:
         given = ctypes.c_void_p(rows.ctypes.data), ctypes.c_size_t(len(rows))
         self._check("hear", self._call("rehear")(self._handle, *given))
 
+    def heard_features(self) -> Array:
+        """Copy the features of the window that was heard last, in bytes (m_hear_features)."""
+        found = np.empty(self._feature_bytes(), np.uint8)
+        self._check("features", self._call("hear_features")(self._handle, ctypes.c_void_p(found.ctypes.data)))
+        return found
+
     def save(self) -> bytes:
         """Save the device's checkpoint."""
         self._needs_training("save")

@@ -55,9 +55,22 @@ def listen(train: TrainGraph, seed: int, alignment_bytes: int) -> Listening:
     streamed = _Streamed(graph, {value.name for value in train.graph.state})
     hop = streamed.hop()
     found = streamed.graph(hop)
-    planned = plan_graph(found, PlanOptions(alignment_bytes=alignment_bytes, seed=seed))
-    settle = streamed.settle
-    return Listening(planned.graph, planned.plan, hop, graph.inputs[0].shape[streamed.axis], settle)
+    settle, whole = streamed.settle, streamed.whole()
+    kept = sorted(_border(found, {value.name for value in train.graph.state}) & set(whole.values()))
+    options = PlanOptions(alignment_bytes=alignment_bytes, seed=seed, keep=tuple(kept))
+    planned = plan_graph(found, options)
+    return Listening(planned.graph, planned.plan, hop, graph.inputs[0].shape[streamed.axis], settle, whole)
+
+
+def _border(graph: Graph, trained: set[str]) -> set[str]:
+    """Return the values that do not depend on what is trained, and that a node reads which does."""
+    moved, found = set(trained), set[str]()
+    for node in graph.nodes:
+        names = {value.name for value in node.inputs}
+        if names & moved:
+            moved |= {value.name for value in node.outputs}
+            found |= names
+    return found - moved - set(graph.constants)
 
 
 class _Streamed:
@@ -67,6 +80,8 @@ class _Streamed:
         self._graph = graph
         self._trained = trained
         self._input = graph.inputs[0]
+        values = (self._input, *(value for node in graph.nodes for value in node.outputs))
+        self._shapes = {value.name: value.shape for value in values}
         self.axis = next((axis for axis, size in enumerate(self._input.shape) if size > 1), 0)
         self.settle = 0
 
@@ -108,6 +123,16 @@ class _Streamed:
             state=tuple(ring for ring, _ in self._rings),
             updates=tuple(self._rings),
         )
+
+    def whole(self) -> dict[str, str]:
+        """Return value of a window -> the value of this pass that holds all of it after a call."""
+        found = dict[str, str]()
+        for name, now in self._now.items():
+            rows = self._time.get(name)
+            kept = now if rows is None else self._windows.get((name, self._shapes[name][rows.axis]))
+            if kept is not None:
+                found[name.removesuffix(MARK)] = kept.name
+        return found
 
     def _take(self, node: Node) -> None:
         moving = {i: self._time[value.name] for i, value in enumerate(node.inputs) if value.name in self._time}

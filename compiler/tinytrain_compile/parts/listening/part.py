@@ -9,6 +9,7 @@ from typing import Any
 from tinytrain_compile.emit.part import PlanCode
 from tinytrain_compile.ir.stages import Listening
 from tinytrain_compile.ir.summary import Summary
+from tinytrain_compile.parts.features.border import border_of
 from tinytrain_compile.parts.part import Part
 from tinytrain_compile.report.layout import bytes_text, grouped, plural
 
@@ -50,6 +51,7 @@ class Listens(Part):
                 "input_bytes": frames.size_bytes,
                 "is_float": frames.dtype == "float32",
                 "output": sequencer.pointer(output.name),
+                "features": _features(code, listening),
             },
         }
 
@@ -79,6 +81,20 @@ class Listens(Part):
             "settle_calls": listening.settle,
             "instructions": None if heard is None else sum(heard.values()),
         }
+
+
+def _features(code: PlanCode, listening: Listening) -> list[str]:
+    """Return the copies that make the features of the window, if the pass has all of them; [] without --features on."""
+    if not code.interface.feature_bytes:
+        return []
+    border, copies = border_of(code.train, code.plan), list[str]()
+    assert border is not None, "m_features exists"
+    for crossing in (one for stretch in border.stretches for one in stretch.crossing):
+        held = listening.whole.get(crossing.value.name)
+        if held is None:
+            return []
+        copies.append(f"memcpy(to + {crossing.at}, {code.sequencer.pointer(held)}, {crossing.value.size_bytes}u);")
+    return copies
 
 
 def _ring_bytes(listening: Listening) -> int:
