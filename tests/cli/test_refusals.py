@@ -64,6 +64,12 @@ from tests.e2e.command import run
         ("net.onnx --package stm32cubeide", "for any other IDE or build system leave it out"),
         ("finetune net.onnx --data a.npz --runtime replay=9", "leave it out: --replay N and --averages N,N"),
         ("export net.onnx", "--checkpoint is missing; add --checkpoint FILE"),
+        ("export net.onnx a.bin -o b.onnx", "--checkpoint is missing; write --checkpoint a.bin\n"),
+        (
+            "net.onnx finetune --data a.npz",
+            "finetune: a command comes first; write tinytrain-compile finetune net.onnx --data a.npz\n",
+        ),
+        ("net.onnx export --checkpoint a.bin", "write tinytrain-compile export net.onnx --checkpoint a.bin\n"),
         ("finetun net.onnx", "did you mean tinytrain-compile finetune?"),
         ("net.onnx --input-shape 1,12", "write the input's name first: NAME=1,12"),
         ("net.onnx --input-shape x", "for example --input-shape x=1,3,32,32, if x is the input"),

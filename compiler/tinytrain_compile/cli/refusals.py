@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
+from shlex import join
 
 import click
 
@@ -70,10 +71,15 @@ def near_option(name: str, known: Collection[str]) -> str:
 def refusal(problem: click.UsageError, command: click.Command, arguments: Sequence[str]) -> CompileError:
     """Return the error for what click found wrong. arguments: as typed, after the name of the command."""
     name = problem.ctx.command_path if problem.ctx is not None else "tinytrain-compile"
+    late = next((word for word in _loose(arguments) if word in COMMANDS), "")
+    if late and name == "tinytrain-compile":
+        place = arguments.index(late)
+        rest = join((*arguments[:place], *arguments[place + 1 :]))
+        return CompileError("E0101", late, "a command comes first", f"write tinytrain-compile {late} {rest}")
     if isinstance(problem, click.NoSuchOption):
         return _no_option(problem.option_name, name, command, arguments)
     if isinstance(problem, click.MissingParameter):
-        return _missing(problem.param, name)
+        return _missing(problem.param, name, arguments)
     if isinstance(problem, click.BadParameter):
         return _bad_value(problem)
     if isinstance(problem, click.BadOptionUsage):
@@ -84,6 +90,12 @@ def refusal(problem: click.UsageError, command: click.Command, arguments: Sequen
     if extra is not None and extra[1].split():
         return _extra(extra[1].split()[0], command, arguments)
     return CompileError("E0101", "command line", problem.message.rstrip("."), f"see {name} --help")
+
+
+def _loose(arguments: Sequence[str]) -> list[str]:
+    """Return the words that neither are options nor follow one."""
+    pairs = zip(("", *arguments), arguments, strict=False)
+    return [word for before, word in pairs if not before.startswith("-") and not word.startswith("-")]
 
 
 def _no_option(flag: str, name: str, command: click.Command, arguments: Sequence[str]) -> CompileError:
@@ -118,10 +130,12 @@ def long_names(command: click.Command) -> list[str]:
     return [flag.removeprefix("--") for item in options for flag in item.opts if flag.startswith("--")]
 
 
-def _missing(param: click.Parameter | None, name: str) -> CompileError:
+def _missing(param: click.Parameter | None, name: str, arguments: Sequence[str]) -> CompileError:
     if isinstance(param, click.Option):
-        flag = param.opts[-1]
-        return CompileError("E0101", name, f"{flag} is missing", f"add {flag} {param.metavar or 'VALUE'}")
+        flag, loose = param.opts[-1], _loose(arguments)
+        files = [word for word in loose if not word.endswith((".onnx", ".tflite"))]
+        way = f"write {flag} {files[0]}" if len(loose) == 2 and len(files) == 1 else ""
+        return CompileError("E0101", name, f"{flag} is missing", way or f"add {flag} {param.metavar or 'VALUE'}")
     example = f"{name} model.onnx" if name.split()[-1] in COMMANDS else EXAMPLE
     return CompileError("E0101", "MODEL", "no model file is given", f"for example {example}")
 
