@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import logging
 import re
@@ -34,8 +35,7 @@ def exported(module: Any, example: Any, dropout: bool = False) -> bytes:
     if not isinstance(module, torch.nn.Module):
         what = f"{type(module).__name__} is no torch.nn.Module"
         raise CompileError("E0101", "from_torch", what, "give the module itself; an ONNX model: tt.compile")
-    examples = cast("tuple[Any, ...]", example) if isinstance(example, tuple) else (example,)
-    arguments = tuple(_one_sample(torch, each) for each in examples)
+    arguments = arguments_of(torch, module, example)
     try:
         with _inferring(torch, module, dropout), _quiet():
             program = torch.onnx.export(module, arguments, dynamo=True, optimize=False, verbose=False)
@@ -44,6 +44,31 @@ def exported(module: Any, example: Any, dropout: bool = False) -> bytes:
         what = f"PyTorch cannot export {type(module).__name__}: {_reason(problem)}"
         way = "torch.onnx.export(module, example, dynamo=True, report=True) tells more"
         raise CompileError("E0101", "from_torch", what, way) from problem
+
+
+def arguments_of(torch: Any, module: Any, example: Any) -> tuple[Any, ...]:
+    """Return one sample of each input of a module; E0101 for an example that it does not take.
+
+    A list of tensors, such as a batch of a DataLoader, is a tuple of inputs.
+    """
+    tensors = isinstance(example, list) and all(isinstance(each, torch.Tensor) for each in cast("list[Any]", example))
+    examples = cast("tuple[Any, ...]", tuple(example) if tensors or isinstance(example, tuple) else (example,))
+    with suppress(ValueError):  # a callable of C has no signature
+        takes = inspect.signature(module.forward)
+        try:
+            takes.bind(*examples)
+        except TypeError as problem:
+            forward = f"{type(module).__name__}.forward({', '.join(takes.parameters)})"
+            what = f"{forward} does not take {len(examples)} inputs, as the example has"
+            way = "give one for each argument, and no labels: of a batch x, y only x"
+            raise CompileError("E0101", "from_torch", what, way) from problem
+    try:
+        return tuple(_one_sample(torch, each) for each in examples)
+    except (TypeError, ValueError, RuntimeError) as problem:
+        what = f"the example is no tensor: {_reason(problem)}"
+        raise CompileError(
+            "E0101", "from_torch", what, "give a tensor or a tuple of tensors, such as x[:1]"
+        ) from problem
 
 
 def _imported(name: str) -> Any:

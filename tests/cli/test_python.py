@@ -17,6 +17,7 @@ import pytest
 import tinytrain_compile as tt
 from tinytrain_compile.options.compile_options import OPTIONS
 from tinytrain_compile.options.option import GROUPS
+from tinytrain_compile.torch_export import arguments_of
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits.onnx"
 RANDOM = np.random.default_rng(0)
@@ -203,6 +204,22 @@ def test_from_torch_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
     with pytest.raises(tt.CompileError, match=r"torch cannot be imported .*pip install 'tinytrain-compile\[torch\]'"):
         tt.from_torch(object(), X)
+
+
+class _Net:
+    def forward(self, x: Any) -> Any:
+        return x
+
+
+def test_a_batch_of_a_loader_is_no_example() -> None:
+    """Without PyTorch: its tensors are numpy's here."""
+    torch = SimpleNamespace(Tensor=np.ndarray, as_tensor=float)
+    for batch in ([X, Y], (X, Y)):
+        with pytest.raises(tt.CompileError, match=r"_Net.forward\(x\) does not take 2 inputs.* of a batch x, y only x"):
+            arguments_of(torch, _Net(), batch)
+    assert [each.shape for each in arguments_of(torch, _Net(), [X])] == [X[:1].shape]
+    with pytest.raises(tt.CompileError, match=r"E0101.*no tensor: float\(\) argument .*; give a tensor"):
+        arguments_of(torch, _Net(), {"x": X})
 
 
 def _module(torch: Any) -> Any:
