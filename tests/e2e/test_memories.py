@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from testing.networks import models
 from testing.networks.chains import random_chain
+from testing.places import ROOT
 from testing.runs import run_steps
 from tests.e2e import chain
 from tests.e2e.broken import write
@@ -178,6 +180,14 @@ def test_the_way_out_through_a_second_memory_is_priced_and_works(resnet: Path, t
     line = next(line for line in failed.err.splitlines() if "--memory sram2=" in line and "->" in line)
     assert "ms a step (model)" in line
     run(resnet, *flags, *line.split("->")[0].split()).check_success()
+
+
+def test_a_core_may_have_no_second_memory(tmp_path: Path) -> None:
+    flags = ("--update", "all", "--arena", "4KB", "--verify", "none", "-o", tmp_path / "out")
+    failed = run(ROOT / "examples" / "digits" / "digits.onnx", *flags).check_error("E0401", 3)
+    assert re.search(
+        r"; try --memory sram2=\d+, if your part has such a RAM, or --update head --arena \d+\n", failed.err
+    )
 
 
 def test_auto_updates_more_with_a_second_memory(resnet: Path, tmp_path: Path) -> None:

@@ -239,6 +239,8 @@ def check_fit(summary: Summary, planner: Planner, candidate: Candidate, asked: C
     if not larger:
         larger = f"--arena {needed}" if arena_is_there(planner, needed) else "a larger board (--list-targets)"
     try_ = f"try {fitting[0]}" if fitting else f"nothing fits into it; try {larger}"
+    if fitting and fitting[0].startswith("--memory") and planner.target.board is None:  # a core has what a part may not
+        try_ += f", if your part has such a RAM, or {larger}"
     if arena_is_there(planner, limit << 10):
         try_ = meant_kilobytes(limit, needed) or try_
     what = f"training needs {needed} B, the arena is {limit} B (over by {needed - limit} B)"
