@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from testing.networks import models
 from tests.e2e.broken import FILES, MODELS, OPTIONS, Broken, write
@@ -64,6 +64,16 @@ def test_all_unsupported_operators_are_listed(tmp_path: Path) -> None:
     det, frobnicate = re.split(r"(?=fc2/Tanh)", " ".join(" ".join(lines).split()))
     assert "fc1/Relu" in det and "Det" in det and "nearest supported: none, see --list-ops" in det
     assert "Frobnicate" in frobnicate
+
+
+def test_a_spectrogram_is_left_to_the_firmware(tmp_path: Path) -> None:
+    nodes = [helper.make_node("STFT", ["audio", "step", "", "length"], ["y"], name="stft")]
+    sizes = [numpy_helper.from_array(np.array(size), name) for size, name in ((8, "step"), (16, "length"))]
+    ends = [helper.make_tensor_value_info(*end) for end in (("audio", 1, [1, 64, 1]), ("y", 1, [1, 7, 9, 2]))]
+    graph = helper.make_graph(nodes, "net", ends[:1], ends[1:], sizes)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "n.onnx")
+    failed = run(tmp_path / "n.onnx").check_error("E0501", 4)
+    assert "the network behind it, with x of spectra that the firmware computes" in " ".join(failed.err.split())
 
 
 # ---- output folders -------------------------------------------------------------------------------------------------

@@ -16,14 +16,18 @@ from tinytrain_compile.frontend.graph.entries import KINDS
 
 _QDQ = "the float32 model, or quantize_static with quant_format=QuantFormat.QDQ"
 _UNROLLED = "steps written out (a recurrent layer of Keras: unroll=True), or LSTM, GRU, RNN"
+_SPECTRUM = "the network behind it, with x of spectra that the firmware computes"
 NEAREST: Mapping[str, str] = {
     "Attention": "MatMul, Softmax and MatMul",
     "ConvInteger": _QDQ,
+    "DFT": _SPECTRUM,
     "DynamicQuantizeLinear": _QDQ,
     "If": "the branch that is taken, exported by itself, or --model-output with a result in front of it",
     "Loop": _UNROLLED,
     "MatMulInteger": _QDQ,
+    "MelWeightMatrix": _SPECTRUM,
     "RMSNormalization": "LayerNormalization",
+    "STFT": _SPECTRUM,
     "Scan": _UNROLLED,
     "Upsample": "Resize",
 }
