@@ -91,6 +91,8 @@ def test_a_folder_of_images_is_no_npz(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     failed = run(write(mlp(), tmp_path), "--data", tmp_path / "images").check_error("E0105", 2)
     assert "it is a folder); load its files into arrays and write them: np.savez('images.npz', x=" in failed.err
+    failed = run("finetune", tmp_path / "net.onnx", "--data", tmp_path / "images").check_error("E0105", 2)
+    assert "np.savez('images.npz', x=..., y=...)" in failed.err
 
 
 def test_files_of_two_scales_do_not_blame_each_other(tmp_path: Path) -> None:
@@ -242,6 +244,7 @@ def test_labels_of_pixels_with_an_axis_too_many(tmp_path: Path) -> None:
         (Y.astype(np.float32), "class indices are integers 0..3: y.astype('int32')"),
         (np.stack([Y, Y], 1), "y has shape (samples, 2); this loss takes (samples,): class indices, integers from 0"),
         (Y[:20], "y has 20 labels for 24 samples; give one label for each sample"),
+        (Y.astype(str), "list names in the order of the model's classes, then y = [names.index(word) for word in y]"),
         (Y[None], "y has shape (1, 24); leave out its first axis: y = y[0], of shape (24,)"),
         (
             np.where(Y == 3, np.nan, Y),

@@ -89,6 +89,10 @@ def test_a_checkpoint_that_is_no_such_file_says_what_to_do_with_it(device: Path,
     erased.write_bytes(bytes(64))
     found = run(*arguments(device, tmp_path / "trained.onnx", checkpoint=erased)).check_error("E0105", 2)
     assert "every byte is 0x00; read it where m_save wrote" in found.err
+    whole = (device / "device.bin").read_bytes()
+    erased.write_bytes(whole[:4] + bytes(8) + whole[12:])
+    found = run(*arguments(device, tmp_path / "trained.onnx", checkpoint=erased)).check_error("E0105", 2)
+    assert "; give with --project the folder of the build that saved it, and the model file of that build" in found.err
 
 
 @pytest.mark.parametrize(

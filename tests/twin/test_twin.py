@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -312,6 +313,29 @@ def test_weights_go_from_one_twin_to_the_other(make: Any, options: dict[str, Any
         assert all(np.array_equal(array, trained(other)[name]) for name, array in trained(one).items())
 
 
+class _Learning:
+    """A tensor of PyTorch that learns: numpy gets it only detached."""
+
+    def __init__(self, array: Array) -> None:
+        self.detach = lambda: self
+        self.cpu = lambda: array
+
+    def __array__(self, *_: Any) -> Array:
+        raise RuntimeError("Can't call numpy() on Tensor that requires grad")
+
+
+def test_one_sample_without_its_axis_and_weights_that_learn() -> None:
+    x, y = samples(1)
+    with digits(update="head").twin() as twin:
+        with pytest.raises(
+            tt.CompileError, match=r"y has shape \(\); add an axis for the samples: y = np.array\(\[y\]\)"
+        ):
+            twin.train_step(x, y[0])
+        weights = twin.state_dict()
+        twin.load_state_dict({name: _Learning(array + 1) for name, array in weights.items()})  # pyright: ignore
+        assert all(np.array_equal(array, weights[name] + 1) for name, array in twin.state_dict().items())
+
+
 def test_weights_that_do_not_fit_are_refused() -> None:
     with int8(update="last:2", head="int8").twin() as twin:
         weights, before = twin.state_dict(), twin.instance.save()
@@ -361,6 +385,8 @@ def test_a_checkpoint_that_does_not_fit_says_why(tmp_path: Path) -> None:
         (b"PK\x03\x04", "is an .npz, not a checkpoint; .* twin.load_state_dict"),
         (b"\xff" * 4096, "not written: every byte is 0xFF; read it where m_save wrote"),
         (b":10010000214601360121470136007EFE09D2190140\n", "text of a hex file; convert it: objcopy"),
+        (whole.hex(" ", 4).encode(), "is text of hex digits; .*bytes.fromhex"),
+        (base64.b64encode(whole), "is text in base64; .*base64 -d"),
         (b"", "empty"),
     ):
         kept.write_bytes(content)

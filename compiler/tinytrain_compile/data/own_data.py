@@ -54,7 +54,7 @@ def read_own_data(path: Path, seed: int) -> tuple[dict[str, Array], tuple[str, .
         with open_file(path) as stream, zipfile.ZipFile(stream) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist()]
     except (OSError, ValueError, zipfile.BadZipFile):
-        names = ["x"]  # whose reading says what is wrong
+        names = ["x", "y"]  # whose reading says what is wrong
     there = [name for name in _NAMES if name in names]
     if "x" not in there:
         raise CompileError("E0105", path.name, *missing_arrays(path.name, ("x",), ("x", "y"), names))

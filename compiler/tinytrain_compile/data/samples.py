@@ -68,7 +68,9 @@ def shaped_labels(name: str, y: Array, wanted: tuple[int, ...], classes: int) ->
     given, taken = show(y.shape), show(wanted)
     meant = "class indices, integers from 0" if classes else "a number for each output"
     what, way, hot = f"y has shape {given}", f"this loss takes {taken}: {meant}", _one_hot(y, wanted) if classes else 0
-    if len(y.shape) > 1 and y.shape[0] == 1 and y.shape[1:] == wanted:
+    if y.shape == wanted[1:] and wanted[0] == 1:
+        way = "add an axis for the samples: y = np.array([y])"
+    elif len(y.shape) > 1 and y.shape[0] == 1 and y.shape[1:] == wanted:
         way = f"leave out its first axis: y = y[0], of shape {wanted}"
     elif not same and y.ndim and y.shape[1:] == wanted[1:]:
         what, way = f"y has {len(y)} labels for {wanted[0]} samples", f"give one label for each sample: shape {taken}"
@@ -113,7 +115,12 @@ def class_indices(name: str, y: Array, classes: int, ignored: tuple[int, ...]) -
 def _words(where: str, y: Array) -> CompileError:
     """Return the error for labels that are text."""
     what = f"y holds {str(y.reshape(-1)[0])[:40]!r}, which is no number" if y.size else f"y is of type {y.dtype}"
-    return CompileError("E0305", where, what, "number the labels: names, y = np.unique(y, return_inverse=True)")
+    return CompileError(
+        "E0305",
+        where,
+        what,
+        "list names in the order of the model's classes, then y = [names.index(word) for word in y]",
+    )
 
 
 def label_values(name: str, y: Array) -> Array:

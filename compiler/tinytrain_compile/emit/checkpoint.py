@@ -107,6 +107,10 @@ def _other_file(data: bytes) -> tuple[str, str]:
         return f"is memory that m_save has not written: every byte is 0x{data[0]:02X}", "read it where m_save wrote"
     if re.match(rb":[0-9A-F]{10}|S[0-9][0-9A-F]{6}", data):
         return "is text of a hex file", "convert it: objcopy -I ihex (or srec) -O binary FILE.hex FILE.bin"
+    if re.match(rb"54\s*54\s*43\s*32[\s0-9A-Fa-f]", data):  # TTC2
+        return "is text of hex digits", "make bytes of it in Python: open('FILE.bin', 'wb').write(bytes.fromhex(text))"
+    if data.startswith(b"VFRDM"):  # TTC2
+        return "is text in base64", "make bytes of it: base64 -d FILE.txt > FILE.bin"
     if re.match(rb"\x08[\x03-\x0f]", data):  # ONNX begins with its ir_version
         return "is a model, not a checkpoint", "give the bytes that m_save wrote, or a file of twin.save"
     if data.startswith(b"PK\x03\x04"):

@@ -143,7 +143,7 @@ def _load(twin: Twin, checkpoint: Path, left_out: bool, calibrated: bool) -> Non
             raise
         files = ["the model file", *["the same --calib file"] * calibrated]
         files += ["--data, if that has made its subspaces"] * left_out
-        way = f"give a checkpoint of this project, and {', '.join(files)} that it was compiled from"
+        way = f"give with --project the folder of the build that saved it, and {', '.join(files)} of that build"
         raise CompileError("E0105", str(checkpoint), problem.what, way) from problem
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tinytrain_compile.data.samples import as_array
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.imported import FileNumbers, ImportedModel, ParameterSource
 from tinytrain_compile.ir.stages import IntegerUnit, TrainedPart, TrainGraph, channel_axis
@@ -89,7 +90,7 @@ class FileParameters:
         for name in sorted(known.keys() ^ tensors.keys()):
             what = "is missing" if name in known else "is no weight that this build trains"
             raise CompileError("E0105", f"weight {name}", what, f"give {names}")
-        found = {name: np.asarray(array, np.float32) for name, array in tensors.items()}
+        found = {name: as_array("weights", name, array).astype(np.float32) for name, array in tensors.items()}
         for name, array in found.items():
             shape = known[name].initial.shape
             if array.shape != shape:
