@@ -51,8 +51,9 @@ def arguments_of(torch: Any, module: Any, example: Any) -> tuple[Any, ...]:
 
     A list of tensors, such as a batch of a DataLoader, is a tuple of inputs.
     """
-    tensors = isinstance(example, list) and all(isinstance(each, torch.Tensor) for each in cast("list[Any]", example))
-    examples = cast("tuple[Any, ...]", tuple(example) if tensors or isinstance(example, tuple) else (example,))
+    if isinstance(example, list) and all(isinstance(each, torch.Tensor) for each in cast("list[Any]", example)):
+        example = tuple(cast("list[Any]", example))
+    examples = cast("tuple[Any, ...]", example) if isinstance(example, tuple) else (example,)
     with suppress(ValueError):  # a callable of C has no signature
         takes = inspect.signature(module.forward)
         try:
