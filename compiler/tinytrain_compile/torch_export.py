@@ -51,9 +51,10 @@ def arguments_of(torch: Any, module: Any, example: Any) -> tuple[Any, ...]:
 
     A list of tensors, such as a batch of a DataLoader, is a tuple of inputs.
     """
-    if isinstance(example, list) and all(isinstance(each, torch.Tensor) for each in cast("list[Any]", example)):
-        example = tuple(cast("list[Any]", example))
-    examples = cast("tuple[Any, ...]", example) if isinstance(example, tuple) else (example,)
+    several = isinstance(example, tuple)
+    if isinstance(example, list):
+        several = all(isinstance(each, torch.Tensor) for each in cast("list[Any]", example))
+    examples = tuple(cast("list[Any]", example)) if several else (cast("Any", example),)
     with suppress(ValueError):  # a callable of C has no signature
         takes = inspect.signature(module.forward)
         try:
@@ -67,9 +68,8 @@ def arguments_of(torch: Any, module: Any, example: Any) -> tuple[Any, ...]:
         return tuple(_one_sample(torch, each) for each in examples)
     except (TypeError, ValueError, RuntimeError) as problem:
         what = f"the example is no tensor: {_reason(problem)}"
-        raise CompileError(
-            "E0101", "from_torch", what, "give a tensor or a tuple of tensors, such as x[:1]"
-        ) from problem
+        way = "give a tensor or a tuple of tensors, such as x[:1]"
+        raise CompileError("E0101", "from_torch", what, way) from problem
 
 
 def _imported(name: str) -> Any:
