@@ -23,7 +23,7 @@ NOT_DRAWN = {
     **dict.fromkeys(("--lock", "--config", "--kernels", "--gains"), _FILES),
     **dict.fromkeys(("--count", "--cycles", "--pareto"), _LONG),
     **dict.fromkeys(("--classes", "--input-shape", "--trainable", "--frozen", "--untie", "--label"), _MODEL),
-    **dict.fromkeys(("--model-output", "--weights", "--max-window"), _MODEL),
+    **dict.fromkeys(("--model-output", "--weights", "--max-window", "--listen"), _MODEL),
     "--reserve": "changes what fits and nothing else",
     "--package": "changes what lies beside the code: tests/examples/test_package_page.py builds each",
     **dict.fromkeys(("--epochs", "--warm-up"), "is a macro for the firmware's own loop"),

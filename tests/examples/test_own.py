@@ -146,7 +146,7 @@ def test_what_is_missing_is_one_line(tmp_path: Path) -> None:
     np.savez(tmp_path / "own.npz", x=np.zeros((12, 5), np.float32), y=np.zeros((12, 3), np.float32))
     values_model(tmp_path / "values.onnx")
     done = python(OWN / "run.py", "values.onnx", "--data", "own.npz", cwd=tmp_path)
-    assert done.returncode == 1 and done.stderr.count("\n") == 1 and "name the folder" in done.stderr
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and "with --project" in done.stderr
 
 
 @pytest.mark.qemu

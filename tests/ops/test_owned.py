@@ -65,7 +65,7 @@ def test_int8_refuses_what_declares_that_it_must(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("optimizer", [name for name in OPTIMIZERS if name not in ("sgd", "momentum", "lion")])
 def test_int8_refuses_every_optimizer_without_an_integer_form(optimizer: str) -> None:
-    with pytest.raises(CompileError, match=r"E0113.*--optimizer: .* trains with sgd, momentum or lion"):
+    with pytest.raises(CompileError, match=r"E0113.*--optimizer: .* train with sgd, momentum or lion"):
         nets.int8_train(nets.cnn(), optimizer=optimizer)
 
 

@@ -138,6 +138,13 @@ def _infer_embed(inputs: tuple[Value, ...], attrs: EmbedAttrs) -> tuple[TensorTy
     return (TensorType(attrs.shape, x.dtype, kept_layout(x, len(attrs.shape))),)
 
 
+def _infer_push_rows(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
+    ring, x = inputs
+    if x.dtype != ring.dtype or x.elements > ring.elements:
+        raise ValueError(f"PushRows: {x.type} does not go into a ring of {ring.type}")
+    return (ring.type,)
+
+
 def _stretched(source: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...]:
     """Return the axes of `target` that broadcasting `source` to it adds or stretches; ValueError if it does not
     broadcast."""
@@ -201,6 +208,11 @@ def _embed(arrays: tuple[Any, ...], attrs: EmbedAttrs) -> tuple[Array, ...]:
     y = np.full(attrs.shape, attrs.value, x.dtype)
     y[_places(attrs.starts, attrs.steps, x.shape)] = x
     return (y,)
+
+
+def _push_rows(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
+    ring, x = arrays
+    return (np.append(ring.ravel()[x.size :], x).reshape(ring.shape),)
 
 
 def _expand(arrays: tuple[Any, ...], attrs: ExpandAttrs) -> tuple[Array, ...]:
@@ -350,8 +362,8 @@ operator(
 operator(
     "PushRows",
     "ring = its rows but the first, and after them x: the latest rows of a stream.",
-    lambda inputs, _attrs: (inputs[0].type,),
-    lambda arrays, _attrs: (np.append(arrays[0].ravel()[arrays[1].size :], arrays[1]).reshape(arrays[0].shape),),
+    _infer_push_rows,
+    _push_rows,
     NonDifferentiable("updates are not part of the differentiated function"),
     inputs=("ring", "x"),
     outputs=("ring",),

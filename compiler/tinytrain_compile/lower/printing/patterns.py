@@ -59,6 +59,8 @@ def _not_negative(condition: ir.Expr) -> ir.Expr | None:
 LEAST = 16
 """Fewest elements of a loop for which a call pays off."""
 Element = Callable[[Buffer, ir.Expr], str]
+MayOverlap = Callable[[Buffer, Buffer], bool]
+"""Tells whether two buffers may share bytes, as far as `restrict` says."""
 """(buffer, index) -> C of the element"""
 
 
@@ -128,11 +130,13 @@ _SUMS, _TERMS, _TILE, _WORDS = 4, 8, 2, 6
 """Sums of a tile; elements of a block; columns of a tile, and words that their ends read."""
 
 
-def in_one_call(loop: tirx.For, element: Element, expr: Callable[[ir.Expr], Expr]) -> Statement | None:
+def in_one_call(
+    loop: tirx.For, element: Element, expr: Callable[[ir.Expr], Expr], may_overlap: MayOverlap
+) -> Statement | None:
     """Return the helper call equivalent to a loop, if there is one."""
     if (moved := widened_column(loop, element)) is not None:
         return If(tests_of(moved[0], expr), [Line(moved[1])], [Line(moved[2])])
-    call = row_of_tiles(loop, element) or kept_ends(loop, element) or moved_bytes(loop, element)
+    call = row_of_tiles(loop, element) or kept_ends(loop, element) or moved_bytes(loop, element, may_overlap)
     return Line(call) if call else None
 
 
@@ -140,16 +144,19 @@ RUN = 32
 """Bytes that are worth a call of memmove, which takes some 20 instructions besides."""
 
 
-def moved_bytes(loop: tirx.For, element: Element) -> str | None:
+def moved_bytes(loop: tirx.For, element: Element, may_overlap: MayOverlap) -> str | None:
     """Return the call of memmove that does what a loop over a run of int8 does.
 
-    Of other types a loop is as fast: some libraries' memmove takes one byte at a time.
+    Not of other types: some libraries' memmove takes one byte at a time. Nor if `restrict` says that the two are apart:
+    compilers then call memcpy by themselves.
     """
     store, var = loop.body, loop.loop_var
     if not isinstance(store, tirx.BufferStore) or not isinstance(store.value, ir.TensorLoad) or not _is(loop.min, 0):
         return None
     places = ((store.buffer, store.indices), (store.value.source, store.value.indices))
     if not isinstance(loop.extent, tirx.IntImm) or int(loop.extent) < RUN:
+        return None
+    if not may_overlap(store.buffer, store.value.source):
         return None
     texts = list[str]()
     for buffer, indices in places:

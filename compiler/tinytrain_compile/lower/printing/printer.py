@@ -236,10 +236,15 @@ class Printer:
     def _in_one_call(self, node: tirx.For) -> Statement | None:
         """Return a loop that only moves data as one call; free the names that a failed attempt gave to its loops."""
         used = set(self._used)
-        call = in_one_call(node, self._element, self._expr) if self._unroll_moves else None
+        call = in_one_call(node, self._element, self._expr, self._may_overlap) if self._unroll_moves else None
         if call is not None:
             self._used = used
         return call
+
+    def _may_overlap(self, one: Buffer, other: Buffer) -> bool:
+        """Tell whether two buffers may share bytes: the same one, or two parameters without `restrict`."""
+        roots = {self._root(one), self._root(other)}
+        return len(roots) == 1 or all(p.may_alias for p in self._parameters if self._root(p.buffer) in roots)
 
     def _loop(self, node: tirx.For) -> Loop:
         low, extent = self._expr(node.min), self._expr(node.extent)
