@@ -16,7 +16,6 @@ from tests.frontend import tflite_nets as nets
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.frontend.tflite import translated
-from tinytrain_compile.frontend.written.file import written_file
 
 
 def refusal(data: bytes, max_window: int | None = None) -> CompileError:
@@ -291,13 +290,6 @@ def test_a_window_is_for_tflite(tmp_path: Path) -> None:
     (tmp_path / "net.onnx").write_bytes(models.mlp().SerializeToString())
     with pytest.raises(CompileError, match=r"E0113.*--max-window: is for \.tflite files with state"):
         load_model(tmp_path / "net.onnx", FrontendOptions(max_window=7))
-
-
-def test_nothing_is_written_into_one_yet(tmp_path: Path) -> None:
-    path = tmp_path / "net.tflite"
-    path.write_bytes(floats(nets.EXACT["conv"]))
-    with pytest.raises(CompileError, match=r"E0213.*nothing is written into one yet"):
-        written_file(path, "net.onnx", load_model(path), {})
 
 
 def test_contents_count_and_not_the_name(tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ from tinytrain_compile.emit.checkpoint import ANOTHER_BUILD
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import replace_files
 from tinytrain_compile.frontend import EvaluatorLacksError
-from tinytrain_compile.frontend.written.file import WrittenFile, data_name, written_file
+from tinytrain_compile.frontend.written.file import data_name, written_file
+from tinytrain_compile.frontend.written.result import WrittenFile
 from tinytrain_compile.ir.imported import FileNumbers, ImportedModel
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.types import Array
@@ -97,7 +98,7 @@ def judged_file(project: Project, twin: Twin, options: CompileOptions, path: Pat
     learned = twin.state_dict()
     written = written_file(options.model, path.name, project.model, learned)
     Place(path, True).write(written)
-    agreement = check_export(project, twin, replace(options, model=path), learned)
+    agreement = check_export(project, twin, replace(options, model=path), written.learned)
     initial = {source.tensor.name: source.tensor.initial for source in project.model.sources.values()}
     moved = {name: int((array != initial[name]).sum()) for name, array in learned.items()}
     return Exported(moved, agreement, (*written.notes, *agreement.notes), written)
@@ -178,7 +179,8 @@ def check_export(project: Project, twin: Twin, options: CompileOptions, learned:
     own = None if options.data is None else own_samples(options.data, project.model, project.one, twin)
     ours = None if own is None else device_outputs(twin, own, project.one)  # before its numbers are rounded below
     notes = _as_learned(project.model, again, learned)
-    if notes:  # the device, with the numbers that the file has room for
+    now = twin.state_dict()
+    if notes or any((now[name] != numbers).any() for name, numbers in learned.items()):  # the device, with the numbers that the file has room for
         tensors = _tensors(again)
         twin.load_state_dict({name: tensors[name].initial for name in learned})
     train, quant = project.one, project.summary.quant

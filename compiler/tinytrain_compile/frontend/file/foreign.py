@@ -21,7 +21,7 @@ _WAYS = {
         f"then export: {_TORCH}",
     ),
     "keras": ("is a Keras model", f"export it in Python: {_KERAS}"),
-    "tflite": ("is a LiteRT (TFLite) model", "use it where a model is read; nothing is written into one yet"),
+    "tflite": ("is a LiteRT (TFLite) model", "use it where a model is read, or exported to"),
     "no tflite": ("is named like a LiteRT (TFLite) model and is none", "copy or convert the model again"),
     "saved model": (
         "is a TensorFlow SavedModel",

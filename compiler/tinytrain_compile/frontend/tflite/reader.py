@@ -1,4 +1,4 @@
-"""Bytes of a .tflite file -> TfliteFile. The only user of the packages tflite and flatbuffers, which check no bounds.
+"""Bytes of a .tflite file -> TfliteFile. With rewrite.py the only user of tflite and flatbuffers, which check no bounds.
 
 Every table is read through _Checked, and every count is compared with the file before anything is made of it.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 import flatbuffers.table
@@ -54,6 +55,8 @@ def _names(enum: type) -> dict[int, str]:
     return {value: name for name, value in vars(enum).items() if isinstance(value, int)}
 
 
+_BUFFER_FIELD = 8
+"""Place of Tensor.buffer in the schema's table of fields."""
 _OPERATORS, _TYPES, _CHOICES = map(_names, (tflite.BuiltinOperator, tflite.TensorType, tflite.BuiltinOptions))
 
 
@@ -74,6 +77,31 @@ def held_bytes(data: bytes) -> list[tuple[int, int]]:
     buffers = _Reader("", data).buffers
     held = [one._tab for one in buffers if one.DataLength()]
     return [(int(tab.Vector(tab.Offset(4))), int(tab.VectorLen(tab.Offset(4)))) for tab in held]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the data of a tensor lie in a file. index: of the field that names its buffer; alone: no other has it."""
+
+    start: int
+    size: int
+    index: int
+    alone: bool
+
+
+def places(data: bytes) -> dict[str, Place]:
+    """Return where the constants of a sound file's first subgraph are, by the names that `parse` gives them."""
+    reader = _Reader("", data)
+    starts = [int(one._tab.Vector(one._tab.Offset(4))) if one.DataLength() else 0 for one in reader.buffers]
+    first, *others = reader.tensors()
+    times = Counter(starts[one.Buffer()] for graph in (first, *others) for one in graph)
+    found = dict[str, Place]()
+    for known, one in zip(reader.file().subgraphs[0].tensors, first, strict=True):
+        buffer, field = one.Buffer(), one._tab.Offset(_BUFFER_FIELD)
+        if known.data is not None and field:
+            start, size = starts[buffer], reader.buffers[buffer].DataLength()
+            found[known.name] = Place(start, size, int(one._tab.Pos + field), times[start] == 1)
+    return found
 
 
 class _Checked(flatbuffers.table.Table):
@@ -103,6 +131,10 @@ class _Reader:
         if not graphs:
             raise CompileError("E0202", self._name, "the model has no graph", "convert the model again")
         return TfliteFile(self._name, tuple(self._subgraph(index, graph) for index, graph in enumerate(graphs)))
+
+    def tensors(self) -> list[list[Any]]:
+        """Return the tables of the tensors of each subgraph."""
+        return [self._tables(graph, "Tensors") for graph in self._tables(self._model, "Subgraphs", MOST_SUBGRAPHS)]
 
     # ---- tables -----------------------------------------------------------------------------------------------------
 

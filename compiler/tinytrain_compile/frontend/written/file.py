@@ -1,4 +1,4 @@
-"""Back to ONNX: the file that was imported, with other numbers in it.
+"""Back to the file that was imported, with other numbers in it: an ONNX file; tflite.py has the others.
 
 Nodes, names and attributes stay. A tensor that the file computes from initializers, and that is trained as it is,
 becomes an initializer in place of its node; one that the file has not (--untie, --classes) is given to its readers.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,21 +17,14 @@ from onnx import external_data_helper, helper, numpy_helper
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file.folding import MOVES
+from tinytrain_compile.frontend.file.foreign import TFLITE
 from tinytrain_compile.frontend.file.forms import FREE_INITIALIZERS
 from tinytrain_compile.frontend.file.model import DEFAULT_DOMAINS
-from tinytrain_compile.frontend.file.protobuf import external_array, free_name, is_gradient_graph, read_proto
+from tinytrain_compile.frontend.file.protobuf import external_array, free_name, is_gradient_graph, read_bytes, read_proto
 from tinytrain_compile.frontend.training_file.read import model_file
+from tinytrain_compile.frontend.written.result import WrittenFile
 from tinytrain_compile.ir.imported import FileNumbers, ImportedModel, ParameterSource, StoredTensor
 from tinytrain_compile.ir.types import Array
-
-
-@dataclass(frozen=True)
-class WrittenFile:
-    """A model file, and the file beside it with its external data (b"": it has none). notes: what else has changed."""
-
-    model: bytes
-    data: bytes
-    notes: tuple[str, ...]
 
 
 def data_name(name: str) -> str:
@@ -44,6 +37,10 @@ def written_file(path: Path, name: str, model: ImportedModel, learned: Mapping[s
 
     name: of the file to be. model: what the file was imported as. Raises E0112 for what the file has no place for.
     """
+    if read_bytes(model_file(path))[4:8] == TFLITE:
+        from tinytrain_compile.frontend.written.tflite import written_tflite
+
+        return written_tflite(path, model, learned)
     proto = read_proto(model_file(path))
     if is_gradient_graph(proto):
         what = "the weights of a training graph are in another file (a checkpoint, or --weights)"
@@ -67,7 +64,7 @@ def written_file(path: Path, name: str, model: ImportedModel, learned: Mapping[s
         if copy.source in learned:
             numbers = copy.of(learned[copy.source])
             file.put(FileNumbers(name_of_copy, "float32", numbers), numbers)
-    return file.written(name)
+    return file.written(name, learned)
 
 
 class _File:
@@ -211,14 +208,14 @@ class _File:
         self._proto.graph.initializer.append(tensor)
         self._tensors[name] = self._proto.graph.initializer[-1]
 
-    def written(self, name: str) -> WrittenFile:
+    def written(self, name: str, learned: Mapping[str, Array]) -> WrittenFile:
         """Return the bytes; tensors that were in another file are in one beside it again."""
         data = bytearray()
         for tensor in self._external:
             external_data_helper.set_external_data(tensor, data_name(name), len(data), len(tensor.raw_data))
             data += tensor.raw_data
             tensor.ClearField("raw_data")
-        return WrittenFile(self._proto.SerializeToString(), bytes(data), tuple(self._notes))
+        return WrittenFile(self._proto.SerializeToString(), bytes(data), tuple(self._notes), learned)
 
 
 def _set(tensor: onnx.TensorProto, data: Array) -> None:

@@ -1,0 +1,175 @@
+"""`export` of .tflite files: LiteRT runs what was written, and computes what the device's integers say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tinytrain_compile as tt
+from tests.frontend import tflite_nets as nets
+from tests.frontend.test_tflite import FRAMES, WINDOWS, wake_word
+from tinytrain_compile.cli.python_options import options_from
+from tinytrain_compile.data.samples import in_slots, random_samples
+from tinytrain_compile.frontend.tflite.reader import parse
+from tinytrain_compile.ir.types import Array
+from tinytrain_compile.learn.export import Exported, judged_file
+from tinytrain_compile.ops.int8.pointwise import plainly_rounded
+from tinytrain_compile.ops.interpreter import run_nodes
+
+
+def learned(path: Path, steps: int = 12, rate: float = 0.02, **options: object) -> tuple[Exported, tt.Compiled, dict[str, Array]]:
+    """The file after some steps on random samples, and the integers that the device held."""
+    compiled = tt.compile(path, verify="none", **options)
+    train, face = compiled.project.summary.train, compiled.project.bundle.interface
+    data = in_slots(face, random_samples(train, steps, 5))
+    with compiled.twin() as twin:
+        twin.instance.set_rate(rate)
+        for i in range(steps):
+            twin.instance.train(data.x[i : i + 1], data.y[i : i + 1])
+        raw = {name: np.array(array) for name, array in twin.state_dict(raw=True).items()}
+        done = judged_file(compiled.project, twin, options_from(path, options), path.with_name("new.tflite"))
+    return done, compiled, raw
+
+
+def of_the_device(compiled: tt.Compiled, raw: dict[str, Array], x: Array) -> Array:
+    """The output's integers by the numpy reference, rounded plainly. x: int8, in the axes of the file."""
+    train, one = compiled.project.summary.train, compiled.project.model.data[0]
+    graph = train.graph
+    needed = graph.ancestors(graph.outputs)
+    state = {value.name: raw[value.name].reshape(value.shape) for value in graph.state if value.name in raw}
+    known = {**graph.constants, **state, graph.inputs[0].name: x.transpose(one.perm).reshape(one.shape)}
+    nodes = [plainly_rounded(node) for node in graph.nodes if node.name in needed]
+    return run_nodes(nodes, known, train.integer)[graph.outputs[0].name]
+
+
+def by_litert(data: bytes, x: Array) -> Array:
+    runner = nets.opened(data)
+    runner.set_tensor(runner.get_input_details()[0]["index"], x)
+    runner.invoke()
+    return runner.get_tensor(runner.get_output_details()[0]["index"])
+
+
+def integers(real: Array, data: bytes) -> Array:
+    """Real numbers of the output as the file stores them."""
+    one = nets.opened(data).get_output_details()[0]
+    (scale, zero), limits = one["quantization"], np.iinfo(one["dtype"])
+    return np.clip(np.rint(real / np.float64(np.float32(scale))) + zero, limits.min, limits.max).astype(one["dtype"])
+
+
+def exact(net: nets.Layers) -> nets.T:
+    """Operators whose integers are LiteRT's to the byte, two equal weights and two zero biases among them."""
+    x = net.conv(net.input((1, 8, 8, 3)), 6, 3, 2, act="RELU")
+    x = net.conv(x, 6, depthwise=True, act="RELU")
+    x = net.conv(net.conv(x, 6, 1, act="RELU"), 4, 1)
+    return net.op("LOGISTIC", [net.reshape(net.pool(x, True, 4, 4), (1, 4))], (1, 4))
+
+
+EXACT_SHAPE = (1, 8, 8, 3)
+
+
+@pytest.mark.parametrize("io", ["int8", "uint8"])
+def test_litert_computes_what_the_device_has_learned(io: str, tmp_path: Path) -> None:
+    path = tmp_path / "net.tflite"
+    path.write_bytes(nets.written(exact, nets.measured(exact, EXACT_SHAPE), io))
+    done, compiled, raw = learned(path, update="all", head="int8", loss="bce")
+    assert len(done.tensors) == 8
+    assert min(done.tensors.values()) > 0
+    differ = 0
+    for seed in range(20):
+        x = np.random.default_rng(seed).integers(-128, 128, EXACT_SHAPE).astype(np.int8)
+        given = x if io == "int8" else (x.astype(np.int16) + 128).astype(np.uint8)
+        theirs = by_litert(done.file.model, given)
+        assert np.array_equal(integers(of_the_device(compiled, raw, x), done.file.model), theirs)
+        differ += int((theirs != by_litert(path.read_bytes(), given)).sum())
+    assert differ > 20, "training has changed what the file computes"
+
+
+def sharing(names: Sequence[str], ranges: nets.Ranges | None) -> bytes:
+    """The network `exact`, of which some tensors are zeros of one buffer."""
+    made = nets.writer(exact, ranges)
+    tensors = made.graphs[0].tensors
+    places = [k for k, one in enumerate(tensors) if one[0] in names]
+    buffer = tensors[places[0]][-1]
+    for k in places:
+        tensors[k] = (*tensors[k][:-1], buffer)
+    made.change_buffer(buffer, lambda old: bytes(len(old)))
+    return made.data()
+
+
+@pytest.mark.parametrize("kind", ["int8", "float32"])
+def test_tensors_that_share_a_buffer_get_one_each(kind: str, tmp_path: Path) -> None:
+    names = ("conv1/b", "dw2/b", "conv3/b")
+    ranges = nets.measured(exact, EXACT_SHAPE)
+    path = tmp_path / "net.tflite"
+    path.write_bytes(sharing(names, ranges if kind == "int8" else None))
+    old = parse("old", path.read_bytes()).subgraphs[0]
+    done, compiled, raw = learned(path, update="all", loss="bce", **({"head": "int8"} if kind == "int8" else {}))
+    new = parse("new", done.file.model).subgraphs[0]
+    first, second = ({one.name: one for one in graph.tensors} for graph in (old, new))
+    assert all(not first[name].data.any() for name in names)
+    held = [second[name].data for name in names]
+    assert all(array.any() for array in held)
+    assert not np.array_equal(held[0], held[1])
+    assert {*done.tensors} >= {*names}
+    for name, tensor in first.items():
+        if tensor.data is not None and name not in done.tensors:
+            assert np.array_equal(tensor.data, second[name].data)
+    assert old.operators == new.operators or [vars(o) for o in old.operators] == [vars(o) for o in new.operators]
+    x = np.random.default_rng(0).integers(-128, 128, EXACT_SHAPE).astype(np.int8)
+    if kind == "int8":
+        theirs = by_litert(done.file.model, x)
+        assert np.array_equal(integers(of_the_device(compiled, raw, x), done.file.model), theirs)
+
+
+@pytest.mark.parametrize("name", ["spotter", "dense per channel", "depthwise multiplier", "transpose conv", "add channels", "prelu"])
+def test_float32_files(name: str, tmp_path: Path) -> None:
+    recipe, shape = {**nets.EXACT, **nets.NEAR}[name], nets.SHAPES[name]
+    path = tmp_path / "net.tflite"
+    path.write_bytes(nets.written(recipe))
+    options = {"update": "all", "loss": "mse"}
+    compiled = tt.compile(path, verify="none", **options)
+    with compiled.twin() as twin:
+        train, face = compiled.project.summary.train, compiled.project.bundle.interface
+        data = in_slots(face, random_samples(train, 10, 5))
+        for i in range(10):
+            twin.instance.train(data.x[i : i + 1], data.y[i : i + 1])
+        done = judged_file(compiled.project, twin, options_from(path, options), tmp_path / "new.tflite")
+        x = np.random.default_rng(3).standard_normal((6, *shape)).astype(np.float32)
+        ours = twin.predict(x.reshape(6, *shape[1:]))
+    assert done.agreement.outputs < 1e-5
+    theirs = np.concatenate([by_litert(done.file.model, one) for one in x])
+    before = np.concatenate([by_litert(path.read_bytes(), one) for one in x])
+    assert np.abs(ours.reshape(theirs.shape) - theirs).max() <= 1e-5 * max(1.0, float(np.abs(theirs).max()))
+    assert np.abs(before - theirs).max() > 1e-3
+
+
+@pytest.mark.parametrize(("update", "head"), [("head", "int8"), ("head", "float"), ("all", "int8")])
+@pytest.mark.parametrize("name", WINDOWS)
+def test_wake_words(name: str, update: str, head: str, tmp_path: Path) -> None:
+    """LiteRT hears in a stream, state and all, what the device's integers say of the window."""
+    path = tmp_path / "word.tflite"
+    path.write_bytes(wake_word(name).read_bytes())
+    done, compiled, raw = learned(path, 6, 0.01, update=update, head=head)
+    window = WINDOWS[name]
+    print(done.notes, done.agreement, len(done.file.model), path.stat().st_size, done.tensors)
+    equal = []
+    for seed in range(3):
+        frames = np.random.default_rng(seed).integers(-128, 128, (3 * (window // 3 + 5), FRAMES)).astype(np.int8)
+        frames[30:60] = np.clip(frames[30:60] // 8 - 110, -128, 127)
+        ours = integers(of_the_device(compiled, raw, frames[None, -window:]), done.file.model)
+        theirs, before = (heard(data, frames) for data in (done.file.model, path.read_bytes()))
+        print(ours, theirs, before)
+        equal.append(np.array_equal(ours, theirs))
+    assert all(equal)
+
+
+def heard(data: bytes, frames: Array) -> Array:
+    """The output of the last step."""
+    runner = nets.opened(data)
+    for at in range(0, len(frames) - 2, 3):
+        runner.set_tensor(runner.get_input_details()[0]["index"], frames[None, at : at + 3])
+        runner.invoke()
+    return runner.get_tensor(runner.get_output_details()[0]["index"])
