@@ -124,6 +124,42 @@ def test_tensors_that_share_a_buffer_get_one_each(kind: str, tmp_path: Path) -> 
         assert np.array_equal(integers(of_the_device(compiled, raw, x), done.file.model), theirs)
 
 
+def test_equal_weights_of_one_buffer_are_not_tied(tmp_path: Path) -> None:
+    """Not even under names that PyTorch's exporter makes up."""
+    made = nets.writer(lambda net: net.conv(net.conv(net.input((1, 6, 6, 4)), 4, 3), 4, 3))
+    tensors = made.graphs[0].tensors
+    (first, buffer), (second, _) = ((k, one[-1]) for k, one in enumerate(tensors) if one[0].endswith("/w"))
+    for k, name in ((first, "onnx::Conv_12"), (second, "onnx::Conv_13")):
+        tensors[k] = (name, *tensors[k][1:-1], buffer)
+    path = tmp_path / "net.tflite"
+    path.write_bytes(made.data())
+    done, _, raw = learned(path, update="all", loss="mse")
+    assert {"onnx::Conv_12", "onnx::Conv_13"} <= {*done.tensors}
+    held = {one.name: one.data for one in parse("new", done.file.model).subgraphs[0].tensors}
+    assert not np.array_equal(held["onnx::Conv_12"], held["onnx::Conv_13"])
+
+
+def test_float16_stays(tmp_path: Path) -> None:
+    """Weights that DEQUANTIZE widens are written as float16 again."""
+    net = nets.Layers()
+    x = net.input((1, 24))
+    half = net.file.tensor("half", (5, 24), "float16", data=net.random.standard_normal((5, 24)).astype(np.float16))
+    wide = net.file.tensor("wide", (5, 24), "float32")
+    net.file.operator("DEQUANTIZE", [half], [wide], "Dequantize")
+    y = net.made("y", (1, 5))
+    net.file.operator("FULLY_CONNECTED", [x.index, wide], [y.index], "FullyConnected", FusedActivationFunction=0)
+    net.finish(y)
+    path = tmp_path / "net.tflite"
+    path.write_bytes(net.file.data())
+    done, compiled, raw = learned(path, update="all", loss="mse")
+    assert done.tensors == {"half": 120}
+    assert any("rounded to float16" in note for note in done.notes)
+    held = {one.name: one.data for one in parse("new", done.file.model).subgraphs[0].tensors}
+    (state,) = (array for array in raw.values() if array.size == 120)
+    assert held["half"].dtype == np.float16
+    assert np.array_equal(held["half"], state.reshape(5, 24).astype(np.float16))
+
+
 @pytest.mark.parametrize("name", ["spotter", "dense per channel", "depthwise multiplier", "transpose conv", "add channels", "prelu"])
 def test_float32_files(name: str, tmp_path: Path) -> None:
     recipe, shape = {**nets.EXACT, **nets.NEAR}[name], nets.SHAPES[name]
@@ -146,7 +182,7 @@ def test_float32_files(name: str, tmp_path: Path) -> None:
     assert np.abs(before - theirs).max() > 1e-3
 
 
-@pytest.mark.parametrize(("update", "head"), [("head", "int8"), ("head", "float"), ("all", "int8")])
+@pytest.mark.parametrize(("update", "head"), [("head", "int8"), ("head", "fp32"), ("all", "int8")])
 @pytest.mark.parametrize("name", WINDOWS)
 def test_wake_words(name: str, update: str, head: str, tmp_path: Path) -> None:
     """LiteRT hears in a stream, state and all, what the device's integers say of the window."""

@@ -61,12 +61,11 @@ def _softmax(to: Translation, operator: Operator) -> None:
 
 
 def _stored_anew(to: Translation, operator: Operator) -> None:
-    """Keep the numbers that QUANTIZE and DEQUANTIZE store in another type; constants of float16 become float32."""
+    """Keep the numbers that QUANTIZE and DEQUANTIZE store in another type; constants of float16 are widened."""
     x, k = operator.input(0), operator.outputs[0]
     half = None if x == ABSENT else to.tensor(x).data
     if half is not None and half.dtype == np.float16:
-        name = to.table(to.tensor(x).name, "float32", half.astype(np.float32), np.float32)
-        to.result(k, to.node("Identity", (name,), to.made(k)))
+        to.widened(k, x)
         return
     to.result(k, to.node("Identity", (_read(to, operator),), to.made(k)))
 

@@ -58,7 +58,7 @@ def bias_scales(to: Translation, x: int, w: int) -> Scales | None:
 def _operands(to: Translation, operator: Operator, perm: tuple[int, ...] = ()) -> list[str]:
     """Return weights (in another order of axes) and, if there is one, the bias of a layer."""
     x, w, bias = operator.input(0), operator.input(1), operator.input(2)
-    to.known(w, "weights")
+    to.check_weight(w)
     if (to.scales(x) is None) != (to.tensor(w).kind in ("float32", "float16")):
         what = f"{to.tensor(x).kind} activations with {to.tensor(w).kind} weights"
         raise Refused(

@@ -23,7 +23,7 @@ MOST_OPERATORS, MOST_OPERANDS, MOST_SUBGRAPHS = 20_000, 1_000, 64
 """Far more than a network for a microcontroller has: a small hostile file cannot ask for much work."""
 _HELD = frozenset(("float32", "float16", "int8", "uint8", "int16", "int32", "int64", "bool"))
 """Types of constants."""
-_UNREADABLE = (struct.error, ValueError, IndexError, TypeError, AttributeError, OverflowError, KeyError, RecursionError)
+UNREADABLE = (struct.error, ValueError, IndexError, TypeError, AttributeError, OverflowError, KeyError, RecursionError)
 """What flatbuffers, its generated classes and numpy raise for offsets and lengths that lead nowhere."""
 
 _CONV = "Padding StrideH StrideW DilationHFactor DilationWFactor FusedActivationFunction"
@@ -64,11 +64,12 @@ def parse(name: str, data: bytes) -> TfliteFile:
     """Return what a file holds. E0214 for a damaged one; E0216, E0217, E0204 ... as for tensors of an ONNX file."""
     try:
         return _Reader(name, data).file()
-    except _UNREADABLE as problem:
-        raise _damaged(name, "an offset or a length leads out of it") from problem
+    except UNREADABLE as problem:
+        raise damaged(name, "an offset or a length leads out of it") from problem
 
 
-def _damaged(name: str, what: str) -> CompileError:
+def damaged(name: str, what: str) -> CompileError:
+    """Return E0214."""
     return CompileError("E0214", name, f"the file breaks off or is garbled: {what}", "copy or download it again")
 
 
@@ -81,12 +82,16 @@ def held_bytes(data: bytes) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Place:
-    """Where the data of a tensor lie in a file. index: of the field that names its buffer; alone: no other has it."""
+    """Where the data of a tensor lie in a file. alone: no other tensor has them.
+
+    index: place of the number of its buffer; buffers: how many the file has.
+    """
 
     start: int
     size: int
-    index: int
     alone: bool
+    index: int
+    buffers: int
 
 
 def places(data: bytes) -> dict[str, Place]:
@@ -100,7 +105,7 @@ def places(data: bytes) -> dict[str, Place]:
         buffer, field = one.Buffer(), one._tab.Offset(_BUFFER_FIELD)
         if known.data is not None and field:
             start, size = starts[buffer], reader.buffers[buffer].DataLength()
-            found[known.name] = Place(start, size, int(one._tab.Pos + field), times[start] == 1)
+            found[known.name] = Place(start, size, times[start] == 1, int(one._tab.Pos + field), len(starts))
     return found
 
 
@@ -152,7 +157,7 @@ class _Reader:
     def _vector(self, owner: Any, field: str, most: int = MOST_OPERANDS) -> list[Any]:
         count = getattr(owner, f"{field}Length")()
         if count > most:
-            raise _damaged(self._name, f"{count} elements in {field}")
+            raise damaged(self._name, f"{count} elements in {field}")
         return getattr(owner, f"{field}AsNumpy")().tolist() if count else []
 
     def _indices(self, owner: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -185,13 +190,13 @@ class _Reader:
         used = {k for one in operators for k in (*one.inputs, *one.outputs)} - {ABSENT} | {*inputs, *outputs}
         wrong = next((k for k in sorted(used) if not 0 <= k < len(tensors)), None)
         if wrong is not None:
-            raise _damaged(where, f"it uses tensor {wrong}, and has {len(tensors)}")
+            raise damaged(where, f"it uses tensor {wrong}, and has {len(tensors)}")
         return Subgraph(tensors, operators, inputs, outputs)
 
     def _operator(self, index: int, operator: Any, tensors: tuple[Tensor, ...]) -> Operator:
         code = int(operator.OpcodeIndex())
         if code >= len(self._codes):
-            raise _damaged(self._name, f"operator {index} has code {code} of {len(self._codes)}")
+            raise damaged(self._name, f"operator {index} has code {code} of {len(self._codes)}")
         op = self._codes[code]
         inputs, outputs = self._indices(operator)
         named = next((tensors[k].name for k in (*outputs, *inputs) if 0 <= k < len(tensors)), str(index))
@@ -241,7 +246,7 @@ class _Reader:
         """Return the data of a constant, a view of the file."""
         index = tensor.Buffer()
         if index >= len(self.buffers):
-            raise _damaged(self._name, f"{where} is in buffer {index} of {len(self.buffers)}")
+            raise damaged(self._name, f"{where} is in buffer {index} of {len(self.buffers)}")
         buffer = self.buffers[index]
         if buffer.Offset() > 1:
             what = "its data lie behind the file's tables"

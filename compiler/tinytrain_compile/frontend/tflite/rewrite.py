@@ -14,7 +14,7 @@ import flatbuffers
 import flatbuffers.table
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend.tflite.reader import places
+from tinytrain_compile.frontend.tflite.reader import UNREADABLE, damaged, places
 from tinytrain_compile.ir.types import Array
 
 _ALIGNMENT = 16
@@ -27,10 +27,9 @@ _VERSION, _BUFFERS, _FIELDS = 0, 4, 8
 def with_constants(name: str, data: bytes, constants: Mapping[str, Array]) -> bytes:
     """Return a file that has been read, with these numbers. constants: in the types and shapes that tensors have.
 
-    E0112 for a tensor that it has not.
+    E0112 for a tensor that it has not, E0214 for a damaged root.
     """
     known, made, fresh = places(data), bytearray(data), list[bytes]()
-    buffers = _Root(data).count
     for tensor, array in constants.items():
         place, held = known.get(tensor), array.astype(array.dtype.newbyteorder("<")).tobytes()
         if place is None or place.size != len(held):
@@ -41,47 +40,47 @@ def with_constants(name: str, data: bytes, constants: Mapping[str, Array]) -> by
         if place.alone:
             made[place.start : place.start + place.size] = held
         else:
-            struct.pack_into("<I", made, place.index, buffers + len(fresh))
+            struct.pack_into("<I", made, place.index, place.buffers + len(fresh))
             fresh.append(held)
-    return _Root(bytes(made)).with_buffers(name, fresh) if fresh else bytes(made)
+    try:
+        return _with_buffers(name, bytes(made), fresh) if fresh else bytes(made)
+    except UNREADABLE as problem:
+        raise damaged(name, "an offset of its root leads out of it") from problem
 
 
-class _Root:
-    """The table Model of a file."""
+def _with_buffers(name: str, data: bytes, fresh: Sequence[bytes]) -> bytes:
+    """Return a file with further buffers. E0112 for fields of a newer schema, whose kinds are unknown."""
+    root = flatbuffers.table.Table(data, struct.unpack_from("<I", data)[0])
+    if struct.unpack_from("<H", data, root.Pos - struct.unpack_from("<i", data, root.Pos)[0])[0] > _slot(_FIELDS):
+        what = "its schema is newer than this program, and tensors share a buffer"
+        raise CompileError("E0112", name, what, "convert the model with a buffer for each tensor")
+    data += bytes(-len(data) % _ALIGNMENT)
+    builder: Any = flatbuffers.Builder(len(data) + sum(map(len, fresh)) + 1024)
+    while builder.head < len(data):
+        builder.growByteBuffer()
+    builder.Bytes[builder.head - len(data) : builder.head] = data  # the file, as if it had been built here
+    builder.head, builder.minalign = builder.head - len(data), _ALIGNMENT
 
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._table = flatbuffers.table.Table(data, struct.unpack_from("<I", data)[0])
-        self._vector: int = self._table.Vector(self._table.Offset(_slot(_BUFFERS)))
-        self.count: int = self._table.VectorLen(self._table.Offset(_slot(_BUFFERS)))
+    def old(place: int) -> int:
+        """Return what the builder calls that to which the offset at a place leads."""
+        return len(data) - root.Indirect(place)
 
-    def with_buffers(self, name: str, fresh: Sequence[bytes]) -> bytes:
-        """Return the file with further buffers. E0112 for fields of a newer schema, whose kind is unknown."""
-        size = struct.unpack_from("<H", self._data, self._table.Pos - struct.unpack_from("<i", self._data, self._table.Pos)[0])[0]
-        if size > _slot(_FIELDS):
-            what = "its schema is newer than this program, and two tensors share a buffer"
-            raise CompileError("E0112", name, what, "convert the model without shared buffers")
-        tail = self._data + bytes(-len(self._data) % _ALIGNMENT)
-        builder: Any = flatbuffers.Builder(len(tail) + sum(map(len, fresh)) + 64 * (self.count + len(fresh) + 8))
-        builder.Bytes[builder.head - len(tail) : builder.head] = tail  # the file, as what has been built so far
-        builder.head, builder.minalign = builder.head - len(tail), _ALIGNMENT
-        added = [_buffer(builder, one) for one in fresh]
-        old = [len(tail) - self._table.Indirect(self._vector + 4 * k) for k in range(self.count)]
-        builder.StartVector(4, len(old) + len(added), 4)
-        for one in reversed([*old, *added]):
-            builder.PrependUOffsetTRelative(one)
-        buffers = builder.EndVector()
-        builder.StartObject(_FIELDS)
-        for field in range(_FIELDS):
-            at = self._table.Offset(_slot(field))
-            if field == _VERSION:
-                builder.PrependUint32Slot(field, self._table.Get(flatbuffers.number_types.Uint32Flags, at + self._table.Pos) if at else 0, 0)
-            elif field == _BUFFERS:
-                builder.PrependUOffsetTRelativeSlot(field, buffers, 0)
-            elif at:
-                builder.PrependUOffsetTRelativeSlot(field, len(tail) - self._table.Indirect(self._table.Pos + at), 0)
-        builder.Finish(builder.EndObject(), _IDENTIFIER)
-        return bytes(builder.Output())
+    at = {field: root.Pos + root.Offset(_slot(field)) for field in range(_FIELDS) if root.Offset(_slot(field))}
+    added = [_buffer(builder, one) for one in fresh]
+    first = root.Indirect(at[_BUFFERS])
+    buffers = [*(old(first + 4 * k) for k in range(1, struct.unpack_from("<I", data, first)[0] + 1)), *added]
+    builder.StartVector(4, len(buffers), 4)
+    for one in reversed(buffers):
+        builder.PrependUOffsetTRelative(one)
+    offsets = {field: old(place) for field, place in at.items()} | {_BUFFERS: builder.EndVector()}
+    builder.StartObject(_FIELDS)
+    for field, offset in offsets.items():
+        if field == _VERSION:
+            builder.PrependUint32Slot(field, struct.unpack_from("<I", data, at[field])[0], 0)
+        else:
+            builder.PrependUOffsetTRelativeSlot(field, offset, 0)
+    builder.Finish(builder.EndObject(), _IDENTIFIER)
+    return bytes(builder.Output())
 
 
 def _slot(field: int) -> int:

@@ -35,6 +35,7 @@ class Translation:
         self._nodes = list[onnx.NodeProto]()
         self._constants = dict[str, Array]()
         self._taken = {one.name for one in graph.tensors}
+        self._widened = set[int]()
         self._real, self._first = dict[int, str](), dict[int, str]()
         for k in dict.fromkeys(graph.inputs):
             self._input(k)
@@ -125,16 +126,26 @@ class Translation:
         stored = self.node("QuantizeLinear", (name, *numbers), self._new(k, "q"))
         return self.node("DequantizeLinear", (stored, *numbers), self._new(k, "dq"))
 
+    def widened(self, k: int, half: int) -> None:
+        """Note what DEQUANTIZE makes of a constant of float16: a weight like others."""
+        self._widened.add(k)
+        self.result(k, self.node("Cast", (self.real(half),), self.made(k), to=onnx.TensorProto.FLOAT))
+
+    def check_weight(self, k: int) -> None:
+        """Refused for weights that are computed at run time."""
+        if k not in self._widened:
+            self.known(k, "weights")
+
     def weight(self, k: int, scale: Scales | None = None) -> str:
         """Return the real numbers of a constant; scale: in place of its own."""
-        self.known(k, "weights")
+        self.check_weight(k)
         return self._constant(k, scale) if scale is not None else self.real(k)
 
     def _constant(self, k: int, scales: Scales | None = None) -> str:
         tensor = self.tensor(k)
         if tensor.data is None:
             raise CompileError("E0215", f"tensor {tensor.name}", "it is read before anything makes it", "convert again")
-        if tensor.kind == "float32":
+        if tensor.kind in ("float32", "float16"):
             self._constants[tensor.name] = tensor.data
             return tensor.name
         scales = scales or tensor.scales

@@ -40,7 +40,7 @@ def _add(arrays: dict[str, Array], tensor: FileNumbers, numbers: Array) -> None:
     if name in arrays:
         what = "the file holds once what the device has learned as several weights"
         raise CompileError("E0112", f"weight {name}", what, "write it once for each layer")
-    arrays[name] = numbers if tensor.stored is None else tensor.stored.integers(numbers)
+    arrays[name] = numbers.astype(tensor.kind) if tensor.stored is None else tensor.stored.integers(numbers)
 
 
 def _within(tensor: FileNumbers, numbers: Array) -> tuple[Array, int]:
