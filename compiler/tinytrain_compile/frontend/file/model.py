@@ -24,6 +24,8 @@ MICROSOFT = "com.microsoft"
 """The domain of onnxruntime's own operators."""
 LEARNED = "ai.onnx.ml"
 """The domain of classical machine learning."""
+LITERT = "LiteRT"
+"""Producer of models that are made of .tflite files."""
 
 
 @dataclass(eq=False)

@@ -14,7 +14,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend.file.model import Refused
+from tinytrain_compile.frontend.file.model import LITERT, Refused
 from tinytrain_compile.frontend.file.protobuf import free_name
 from tinytrain_compile.frontend.tflite.file import ABSENT, Operator, Scales, Subgraph, Tensor
 from tinytrain_compile.ir.types import Array
@@ -210,7 +210,8 @@ class Translation:
         held = [numpy_helper.from_array(np.ascontiguousarray(array), key) for key, array in self._constants.items()]
         inputs = [self._value(k) for k in dict.fromkeys(self.graph.inputs)]
         graph = helper.make_graph(self._nodes, name, inputs, [self._value(k) for k in outputs], held)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+        opset = helper.make_opsetid("", OPSET)
+        return helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION, producer_name=LITERT)
 
     def _value(self, k: int) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(self.tensor(k).name, onnx.TensorProto.FLOAT, self.tensor(k).shape)

@@ -22,7 +22,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.exporters.names import is_made_up, modules_of
 from tinytrain_compile.frontend.exporters.remarks import OF_THE_LOSS, Remark, has_record
 from tinytrain_compile.frontend.file.folding import PARTS, VIEWS, fold
-from tinytrain_compile.frontend.file.model import Links, OnnxModel, OnnxNode, rewritten, unused
+from tinytrain_compile.frontend.file.model import LITERT, Links, OnnxModel, OnnxNode, rewritten, unused
 from tinytrain_compile.frontend.options import FrontendOptions
 from tinytrain_compile.frontend.weights.known_constants import Case, Use, prepared_inputs, purpose
 from tinytrain_compile.ir.imported import Copy, ParameterChoice
@@ -256,7 +256,10 @@ def without_copies(model: OnnxModel) -> OnnxModel:
     """Return the model with what an exporter has computed, where that follows from a parameter, made of the parameter.
 
     A zero state times a weight, plus a bias, is that bias: one parameter in the framework. So is a weight transposed.
+    Names of a .tflite file tell nothing about that: it holds a parameter once, and equal ones are several.
     """
+    if model.proto.producer_name == LITERT:
+        return model
     floats = {name: array for name, array in model.floats.items() if array.size > 1}
     record = _record(model)
     made = {name: None for name in floats if (is_made_up(name) if record is None else name not in record.kinds)}
