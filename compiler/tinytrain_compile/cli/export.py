@@ -9,7 +9,7 @@ import click
 
 from tinytrain_compile.cli.options import SETTINGS, GroupedCommand, GroupedOption, model_argument, terminal_options
 
-_HELP = """Write the weights that a device has trained back into MODEL (ONNX). The rest of the file stays the same.
+_HELP = """Write the weights that a device has trained back into MODEL. The rest of the file stays the same.
 
 Example: tinytrain-compile export model.onnx --checkpoint device.bin --project out -o trained.onnx
 """
@@ -30,7 +30,12 @@ def _own_options() -> list[click.Parameter]:
             show_default=True,
             metavar="DIR",
         ),
-        file("ONNX file to write.", "-o", "--out", default=Path("trained.onnx"), show_default=True, metavar="FILE"),
+        file(
+            "File to write, of the same format. Default: trained.onnx or trained.tflite.",
+            "-o",
+            "--out",
+            metavar="FILE",
+        ),
         file("Calibration file of that build. Needed if it had --calib.", "--calib", metavar="FILE.npz"),
         file(
             "Samples on which to compare the file with the device: x_test and y_test, else x and y. Some int8 builds "
@@ -57,12 +62,13 @@ def export(**flags: Any) -> None:
     from tinytrain_compile.learn.export import Place
     from tinytrain_compile.learn.export import export as write
 
+    out: Path = flags["out"] or Path(f"trained{'.tflite' if flags['model'].suffix == '.tflite' else '.onnx'}")
     files = {name: flags[name] for name in ("calib", "data", "weights")}
     options, scheme = read_project(flags["project"], files)
     terminal = Terminal(flags["color"], flags["verbose"])
     try:
-        place = Place(flags["out"], flags["force"])
+        place = Place(out, flags["force"])
         done = write(options_from(flags["model"], options), scheme, flags["checkpoint"], place, terminal.progress)
     finally:
         terminal.clear()
-    terminal.exported(done, flags["out"])
+    terminal.exported(done, out)

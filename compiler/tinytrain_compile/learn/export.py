@@ -78,6 +78,9 @@ def export(options: CompileOptions, scheme: str, checkpoint: Path, place: Place,
     options, scheme: of the project that the checkpoint is of. Raises CompileError; then nothing was written.
     """
     place.check()
+    if {options.model.suffix, place.path.suffix} == {".onnx", ".tflite"}:
+        what = f"{options.model.name} has another format, which stays"
+        raise CompileError("E0104", str(place.path), what, f"name a file *{options.model.suffix}")
     with work_folder() as folder:
         path = folder / "scheme.toml"
         path.write_text(scheme, encoding="utf-8")
