@@ -97,15 +97,17 @@ class Place:
 def places(data: bytes) -> dict[str, Place]:
     """Return where the constants of a sound file's first subgraph are, by the names that `parse` gives them."""
     reader = _Reader("", data)
-    starts = [int(one._tab.Vector(one._tab.Offset(4))) if one.DataLength() else 0 for one in reader.buffers]
-    first, *others = reader.tensors()
-    times = Counter(starts[one.Buffer()] for graph in (first, *others) for one in graph)
+    graphs = reader.tensors()
+    used = {one.Buffer(): reader.buffers[one.Buffer()] for graph in graphs for one in graph}  # others may be damaged
+    starts = {k: int(one._tab.Vector(one._tab.Offset(4))) if one.DataLength() else 0 for k, one in used.items()}
+    times = Counter(starts[one.Buffer()] for graph in graphs for one in graph)
     found = dict[str, Place]()
-    for known, one in zip(reader.file().subgraphs[0].tensors, first, strict=True):
+    for known, one in zip(reader.file().subgraphs[0].tensors, graphs[0], strict=True):
         buffer, field = one.Buffer(), one._tab.Offset(_BUFFER_FIELD)
         if known.data is not None and field:
             start, size = starts[buffer], reader.buffers[buffer].DataLength()
-            found[known.name] = Place(start, size, times[start] == 1, int(one._tab.Pos + field), len(starts))
+            place = int(one._tab.Pos + field)
+            found[known.name] = Place(start, size, times[start] == 1, place, len(reader.buffers))
     return found
 
 

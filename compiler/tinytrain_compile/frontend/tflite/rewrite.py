@@ -29,6 +29,13 @@ def with_constants(name: str, data: bytes, constants: Mapping[str, Array]) -> by
 
     E0112 for a tensor that it has not, E0214 for a damaged root.
     """
+    try:
+        return _written(name, data, constants)
+    except UNREADABLE as problem:
+        raise damaged(name, "an offset beside its graph leads out of it") from problem
+
+
+def _written(name: str, data: bytes, constants: Mapping[str, Array]) -> bytes:
     known, made, fresh = places(data), bytearray(data), list[bytes]()
     for tensor, array in constants.items():
         place, held = known.get(tensor), array.astype(array.dtype.newbyteorder("<")).tobytes()
@@ -42,10 +49,7 @@ def with_constants(name: str, data: bytes, constants: Mapping[str, Array]) -> by
         else:
             struct.pack_into("<I", made, place.index, place.buffers + len(fresh))
             fresh.append(held)
-    try:
-        return _with_buffers(name, bytes(made), fresh) if fresh else bytes(made)
-    except UNREADABLE as problem:
-        raise damaged(name, "an offset of its root leads out of it") from problem
+    return _with_buffers(name, bytes(made), fresh) if fresh else bytes(made)
 
 
 def _with_buffers(name: str, data: bytes, fresh: Sequence[bytes]) -> bytes:
