@@ -179,6 +179,8 @@ class Terminal:
         judged = "outputs not compared" if found.outputs is None else judged
         judged += "" if found.steps is None else f", stored tensors by {plural(round(found.steps), 'step')}"
         self._row("checked", f"file vs device's C: {judged}")
+        if found.litert is not None:
+            self._row("", f"LiteRT vs device's C: outputs differ by up to {found.litert:.2g}")
         if found.on_samples is not None:
             self._row("", on_samples_text(found.on_samples))
         self._path("wrote", f"{out} ({grouped(len(done.file.model))} B){' and its .data' if done.file.data else ''}")

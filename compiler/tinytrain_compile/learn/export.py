@@ -23,12 +23,20 @@ from tinytrain_compile.emit.checkpoint import ANOTHER_BUILD
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import replace_files
 from tinytrain_compile.frontend import EvaluatorLacksError
+from tinytrain_compile.frontend.evaluator.litert import is_tflite
 from tinytrain_compile.frontend.written.file import data_name, written_file
 from tinytrain_compile.frontend.written.result import WrittenFile
 from tinytrain_compile.ir.imported import FileNumbers, ImportedModel
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.types import Array
-from tinytrain_compile.learn.export_outputs import OnSamples, compare, device_outputs, file_outputs, own_samples
+from tinytrain_compile.learn.export_outputs import (
+    OnSamples,
+    compare,
+    device_outputs,
+    file_outputs,
+    litert_outputs,
+    own_samples,
+)
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.sparse import load_scheme, scheme_text
 from tinytrain_compile.twin import Instance, Twin
@@ -166,7 +174,8 @@ class Agreement:
     """outputs: the largest difference of an output from the twin's; None where the evaluator lacks an operator.
 
     largest: of the twin's outputs. steps: the largest of a tensor of a quantised file, in its steps. notes: what
-    storing has rounded, and the like. on_samples: on the user's samples, if there are any.
+    storing has rounded, and the like. on_samples: on the user's samples, if there are any. litert: as `outputs`, of a
+    .tflite file as LiteRT runs it; None without.
     """
 
     outputs: float | None
@@ -174,6 +183,7 @@ class Agreement:
     steps: float | None
     notes: tuple[str, ...]
     on_samples: OnSamples | None = None
+    litert: float | None = None
 
 
 def check_export(project: Project, twin: Twin, options: CompileOptions, learned: Mapping[str, Array]) -> Agreement:
@@ -199,13 +209,16 @@ def check_export(project: Project, twin: Twin, options: CompileOptions, learned:
         found = check_file(again, again.graph, held, samples, checked)
         notes.append(_FLOAT + ("" if options.data is not None else _COMPARE))
     exact = not train.integer and not again.quantised
-    error, largest = _outputs_differ(twin, again, held, samples, checked, exact)
+    error, largest, litert = _outputs_differ(twin, again, held, samples, checked, exact)
+    if isinstance(litert, EvaluatorLacksError):
+        notes.append(f"the outputs were not compared with LiteRT's: {litert}")
     if error is None:
         notes.append("the outputs were not compared: onnx.reference cannot run the whole file")
     on_samples = None
     if own is not None and ours is not None and error is not None:
         on_samples = compare(own, ours, again, held, checked)
-    return Agreement(error, largest, found.steps, tuple(notes), on_samples)
+    by_litert = None if isinstance(litert, EvaluatorLacksError) else litert
+    return Agreement(error, largest, found.steps, tuple(notes), on_samples, by_litert)
 
 
 def _read_again(model: ImportedModel, options: CompileOptions, learned: Mapping[str, Array]) -> ImportedModel:
@@ -258,27 +271,35 @@ def _listed(names: list[str]) -> str:
 
 def _outputs_differ(
     twin: Twin, model: ImportedModel, train: TrainGraph, samples: Samples, options: CompileOptions, exact: bool
-) -> tuple[float | None, float]:
-    """Return the largest difference of an output of the file from the twin's, and the largest of the twin's.
+) -> tuple[float | None, float, float | EvaluatorLacksError | None]:
+    """Return the largest difference of an output of the file from the twin's, the largest of the twin's, and LiteRT's.
 
-    E0606 for a difference that is too large, if `exact`. None where the evaluator lacks an operator.
+    The last is the difference as LiteRT runs a .tflite file, or why it does not; None for other files. E0606 for a difference that is too large, if `exact`. None where the evaluator lacks an operator.
     """
     values = ImportedValues(model, train, None)
     raw = twin.instance.infer(in_input_slot(twin.instance.interface, samples.x))
     ours = [twin.as_output(each[None]) for each in raw]
     largest = max(float(np.abs(one).max()) for one in ours)
+    each = [values.onnx_inputs(samples.x[at : at + 1]) for at in range(len(samples.x))]
+    litert: float | EvaluatorLacksError | None = None
+    if is_tflite(options.model):
+        found = litert_outputs(options, model, each)
+        litert = found if isinstance(found, EvaluatorLacksError) else max(map(_distance, ours, found))
     try:
-        each = (values.onnx_inputs(samples.x[at : at + 1]) for at in range(len(samples.x)))
         theirs = file_outputs(options, model, each)
     except EvaluatorLacksError:
-        return None, largest
+        return None, largest, litert
     worst = 0.0
     for one, other in zip(ours, theirs, strict=True):
-        error = float(np.abs(one.astype(np.float64) - other[: len(one)].reshape(one.shape)).max())
+        error = _distance(one, other)
         if exact and not error <= TOLERANCE * max(1.0, float(np.abs(one).max())):
             raise _differs(model.output_name, f"an output differs from the device's by {error:.3g}")
         worst = max(worst, error)
-    return worst, largest
+    return worst, largest, litert
+
+
+def _distance(ours: Array, theirs: Array) -> float:
+    return float(np.abs(ours.astype(np.float64) - theirs[: len(ours)].reshape(ours.shape)).max())
 
 
 def _differs(name: str, what: str) -> CompileError:

@@ -24,7 +24,8 @@ from tinytrain_compile.data.samples import (
 from tinytrain_compile.driver.file_check.check import batch_with
 from tinytrain_compile.driver.file_check.imported_values import ImportedValues
 from tinytrain_compile.driver.trial import compared_samples
-from tinytrain_compile.frontend import FileModel
+from tinytrain_compile.frontend import EvaluatorLacksError, FileModel
+from tinytrain_compile.frontend.evaluator.litert import LiteRtFile, is_tflite
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Array
@@ -90,14 +91,30 @@ def compare(
     model: of the file, read again.
     """
     inputs = ImportedValues(model, None, model.graph)
-    found = file_outputs(options, model, (inputs.onnx_inputs(own.x[at : at + 1]) for at in range(len(own.x))))
+    each = [inputs.onnx_inputs(own.x[at : at + 1]) for at in range(len(own.x))]
+    found, what = litert_outputs(options, model, each), f"{own.what}, by LiteRT"
+    if isinstance(found, EvaluatorLacksError):
+        found, what = file_outputs(options, model, each), own.what
     theirs = np.stack([_as_called(one, model) for one in found])
     ours = ours.reshape(theirs.shape)
     difference = float(np.abs(ours.astype(np.float64) - theirs).max())
     if own.y is None or is_written(model):
-        return OnSamples(own.what, difference, {}, {})
+        return OnSamples(what, difference, {}, {})
     device, file = (scores(model, train.training_step, outputs, own.y) for outputs in (ours, theirs))
-    return OnSamples(own.what, difference, device, file)
+    return OnSamples(what, difference, device, file)
+
+
+def litert_outputs(
+    options: CompileOptions, model: ImportedModel, inputs: Iterable[Mapping[str, Array]]
+) -> list[Array] | EvaluatorLacksError:
+    """Return what LiteRT makes of samples by a .tflite file, or why it does not."""
+    if not is_tflite(options.model):
+        return EvaluatorLacksError("", f"{options.model.name} is no .tflite file")
+    try:
+        runner = LiteRtFile(options.model, model.output_name)
+    except EvaluatorLacksError as lacks:
+        return lacks
+    return [runner.output(given) for given in inputs]
 
 
 def file_outputs(options: CompileOptions, model: ImportedModel, inputs: Iterable[Mapping[str, Array]]) -> list[Array]:
