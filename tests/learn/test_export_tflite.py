@@ -141,7 +141,7 @@ def test_equal_weights_of_one_buffer_are_not_tied(tmp_path: Path) -> None:
         tensors[k] = (name, *tensors[k][1:-1], buffer)
     path = tmp_path / "net.tflite"
     path.write_bytes(made.data())
-    done, _, raw = learned(path, update="all", loss="mse")
+    done, _, _ = learned(path, update="all", loss="mse")
     assert {"conv1/w", "onnx::Conv_13"} <= {*done.tensors}
     held = {one.name: one.data for one in parse("new", done.file.model).subgraphs[0].tensors}
     assert not np.array_equal(held["conv1/w"], held["onnx::Conv_13"])
@@ -159,7 +159,7 @@ def test_float16_stays(tmp_path: Path) -> None:
     net.finish(y)
     path = tmp_path / "net.tflite"
     path.write_bytes(net.file.data())
-    done, compiled, raw = learned(path, update="all", loss="mse")
+    done, _, raw = learned(path, update="all", loss="mse")
     assert done.tensors == {"half": 120}
     assert any("rounded to float16" in note for note in done.notes)
     held = {one.name: one.data for one in parse("new", done.file.model).subgraphs[0].tensors}
@@ -181,7 +181,7 @@ def test_data_of_new_buffers_lie_as_kernels_want_them() -> None:
         assert (wanted is None and other.data is None) or np.array_equal(wanted, other.data)
     again = with_constants("net", made, {"conv1/b": np.full(6, 9, np.int32)})
     assert len(again) == len(made), "a buffer of its own is written in place"
-    with pytest.raises(CompileError, match="E0112.*no such constant"):
+    with pytest.raises(CompileError, match=r"E0112.*no such constant"):
         with_constants("net", data, {"nothing": np.zeros(1)})
 
 
@@ -203,7 +203,7 @@ def test_numbers_beyond_the_scale_are_its_largest(tmp_path: Path) -> None:
     path.write_bytes(nets.written(nets.EXACT["dense"], nets.measured(nets.EXACT["dense"], (1, 24))))
     done, _, raw = learned(path, 30, 0.3, update="all", loss="mse")
     (note,) = (note for note in done.notes if "beyond its scale" in note)
-    assert note.startswith("dense1/w") or note.startswith("dense2/w")
+    assert note.startswith(("dense1/w", "dense2/w"))
     held = {one.name: one for one in parse("new", done.file.model).subgraphs[0].tensors}
     tensor = held[note.partition(":")[0]]
     (state,) = (array for name, array in raw.items() if array.size == tensor.data.size and array.dtype == np.float32)
@@ -215,7 +215,7 @@ def test_numbers_beyond_the_scale_are_its_largest(tmp_path: Path) -> None:
 def test_another_number_of_classes_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "net.tflite"
     path.write_bytes(nets.written(nets.NEAR["spotter"]))
-    with pytest.raises(CompileError, match="E0112.*--classes"):
+    with pytest.raises(CompileError, match=r"E0112.*--classes"):
         learned(path, 1, update="head", classes="3")
 
 
@@ -254,7 +254,9 @@ def test_the_command(device: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "bad.tflite").exists()
 
 
-@pytest.mark.parametrize("name", ["spotter", "dense per channel", "depthwise multiplier", "transpose conv", "add channels", "prelu"])
+@pytest.mark.parametrize(
+    "name", ["spotter", "dense per channel", "depthwise multiplier", "transpose conv", "add channels", "prelu"]
+)
 def test_float32_files(name: str, tmp_path: Path) -> None:
     recipe, shape = {**nets.EXACT, **nets.NEAR}[name], nets.SHAPES[name]
     path = tmp_path / "net.tflite"

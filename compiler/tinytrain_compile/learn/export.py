@@ -193,7 +193,9 @@ def check_export(project: Project, twin: Twin, options: CompileOptions, learned:
     ours = None if own is None else device_outputs(twin, own, project.one)  # before its numbers are rounded below
     notes = _as_learned(project.model, again, learned)
     now = twin.state_dict()
-    if notes or any((now[name] != numbers).any() for name, numbers in learned.items()):  # the device, with the numbers that the file has room for
+    if notes or any(
+        (now[name] != numbers).any() for name, numbers in learned.items()
+    ):  # the device, with the numbers that the file has room for
         tensors = _tensors(again)
         twin.load_state_dict({name: tensors[name].initial for name in learned})
     train, quant = project.one, project.summary.quant
@@ -272,9 +274,10 @@ def _listed(names: list[str]) -> str:
 def _outputs_differ(
     twin: Twin, model: ImportedModel, train: TrainGraph, samples: Samples, options: CompileOptions, exact: bool
 ) -> tuple[float | None, float, float | EvaluatorLacksError | None]:
-    """Return the largest difference of an output of the file from the twin's, the largest of the twin's, and LiteRT's.
+    """Return how far outputs are from the twin's, the largest of the twin's, and how far they are as LiteRT runs it.
 
-    The last is the difference as LiteRT runs a .tflite file, or why it does not; None for other files. E0606 for a difference that is too large, if `exact`. None where the evaluator lacks an operator.
+    The first is None where the evaluator lacks an operator. The last is why LiteRT does not run it, and None for an
+    ONNX file. E0606 for a difference that is too large, if `exact`.
     """
     values = ImportedValues(model, train, None)
     raw = twin.instance.infer(in_input_slot(twin.instance.interface, samples.x))

@@ -1,4 +1,4 @@
-"""Bytes of a .tflite file -> TfliteFile. With rewrite.py the only user of tflite and flatbuffers, which check no bounds.
+"""Bytes of a .tflite file -> TfliteFile. Only this and rewrite.py use tflite and flatbuffers, which check no bounds.
 
 Every table is read through _Checked, and every count is compared with the file before anything is made of it.
 """

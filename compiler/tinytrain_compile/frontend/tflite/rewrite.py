@@ -59,7 +59,7 @@ def _with_buffers(name: str, data: bytes, fresh: Sequence[bytes]) -> bytes:
         what = "its schema is newer than this program, and tensors share a buffer"
         raise CompileError("E0112", name, what, "convert the model with a buffer for each tensor")
     data += bytes(-len(data) % _ALIGNMENT)
-    builder: Any = flatbuffers.Builder(len(data) + sum(map(len, fresh)) + 1024)
+    builder = flatbuffers.Builder(len(data) + sum(map(len, fresh)) + 1024)
     while builder.head < len(data):
         builder.growByteBuffer()
     builder.Bytes[builder.head - len(data) : builder.head] = data  # the file, as if it had been built here

@@ -20,7 +20,13 @@ from tinytrain_compile.frontend.file.folding import MOVES
 from tinytrain_compile.frontend.file.foreign import TFLITE
 from tinytrain_compile.frontend.file.forms import FREE_INITIALIZERS
 from tinytrain_compile.frontend.file.model import DEFAULT_DOMAINS
-from tinytrain_compile.frontend.file.protobuf import external_array, free_name, is_gradient_graph, read_bytes, read_proto
+from tinytrain_compile.frontend.file.protobuf import (
+    external_array,
+    free_name,
+    is_gradient_graph,
+    read_bytes,
+    read_proto,
+)
 from tinytrain_compile.frontend.training_file.read import model_file
 from tinytrain_compile.frontend.written.result import WrittenFile
 from tinytrain_compile.ir.imported import FileNumbers, ImportedModel, ParameterSource, StoredTensor
