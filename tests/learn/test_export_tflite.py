@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -212,6 +213,28 @@ def test_numbers_beyond_the_scale_are_its_largest(tmp_path: Path) -> None:
     assert f"{int((np.abs(count) > 127).sum())} number" in note
 
 
+def test_a_channel_that_has_outgrown_its_scale(tmp_path: Path) -> None:
+    """--rescale on widens it on the device; the file keeps its scale, and LiteRT the arithmetic of that."""
+    path = tmp_path / "net.tflite"
+    path.write_bytes(nets.written(exact, nets.measured(exact, EXACT_SHAPE)))
+    done, _, _ = learned(path, 40, 0.5, update="all", head="int8", loss="mse", rescale="on")
+    assert any("beyond its scale" in note for note in done.notes)
+    old, new = (parse("net", data).subgraphs[0].tensors for data in (path.read_bytes(), done.file.model))
+    for one, other in zip(old, new, strict=True):
+        assert (one.scales is None) == (other.scales is None)
+        assert one.scales is None or one.scales.same(other.scales)
+    assert done.agreement.litert is not None
+
+
+def test_without_litert_a_note_says_what_was_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "net.tflite"
+    path.write_bytes(nets.written(exact, nets.measured(exact, EXACT_SHAPE)))
+    monkeypatch.setitem(sys.modules, "ai_edge_litert", None)
+    done, _, _ = learned(path, 2, update="head", head="int8", loss="mse")
+    assert any("not compared with LiteRT's: LiteRT is not installed" in note for note in done.notes)
+    assert done.agreement.litert is None
+
+
 def test_another_number_of_classes_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "net.tflite"
     path.write_bytes(nets.written(nets.NEAR["spotter"]))
@@ -271,7 +294,8 @@ def test_float32_files(name: str, tmp_path: Path) -> None:
         done = judged_file(compiled.project, twin, options_from(path, options), tmp_path / "new.tflite")
         x = np.random.default_rng(3).standard_normal((6, *shape)).astype(np.float32)
         ours = twin.predict(x.reshape(6, *shape[1:]))
-    assert done.agreement.outputs < 1e-5
+    assert done.agreement.outputs is not None and done.agreement.outputs < 1e-5
+    assert done.agreement.litert is not None and done.agreement.litert < 1e-5
     theirs = np.concatenate([by_litert(done.file.model, one) for one in x])
     before = np.concatenate([by_litert(path.read_bytes(), one) for one in x])
     assert np.abs(ours.reshape(theirs.shape) - theirs).max() <= 1e-5 * max(1.0, float(np.abs(theirs).max()))
@@ -297,6 +321,8 @@ def test_wake_words(name: str, update: str, head: str, tmp_path: Path) -> None:
         assert off <= (3 if head == "fp32" else 0), "its float32 head is rounded to the file's scale"
         moved += sum(not np.array_equal(one.array, before[tensor].array) for tensor, one in theirs.items())
     assert moved, "what was learned is heard"
+    assert done.agreement.litert is not None, "by a stream of the window's frames"
+    assert done.agreement.litert <= 2 / 256, "the device rounds above zero where it trains"
     found = heard_by_both(done.file.model, 2)
     assert len(found) >= 12
     assert {tensor for tensor, off in found.items() if off.any()} == set()
