@@ -162,6 +162,7 @@ def test_float16_stays(tmp_path: Path) -> None:
     path.write_bytes(net.file.data())
     done, _, raw = learned(path, update="all", loss="mse")
     assert done.tensors == {"half": 120}
+    assert done.agreement.litert is not None and done.agreement.litert < 1e-5
     assert any("rounded to float16" in note for note in done.notes)
     held = {one.name: one.data for one in parse("new", done.file.model).subgraphs[0].tensors}
     (state,) = (array for array in raw.values() if array.size == 120)
@@ -323,6 +324,11 @@ def test_wake_words(name: str, update: str, head: str, tmp_path: Path) -> None:
     assert moved, "what was learned is heard"
     assert done.agreement.litert is not None, "by a stream of the window's frames"
     assert done.agreement.litert <= 2 / 256, "the device rounds above zero where it trains"
+    first, second = (parse(name, data).subgraphs[1] for data in (path.read_bytes(), done.file.model))
+    assert [vars(one) for one in first.operators] == [vars(one) for one in second.operators]
+    assert any(one.data is not None for one in first.tensors), "what the rings begin with"
+    for one, other in zip(first.tensors, second.tensors, strict=True):
+        assert one.data is None or np.array_equal(one.data, other.data)
     found = heard_by_both(done.file.model, 2)
     assert len(found) >= 12
     assert {tensor for tensor, off in found.items() if off.any()} == set()
