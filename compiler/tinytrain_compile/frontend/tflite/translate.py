@@ -132,7 +132,7 @@ class Translation:
         self.result(k, self.node("Cast", (self.real(half),), self.made(k), to=onnx.TensorProto.FLOAT))
 
     def check_weight(self, k: int) -> None:
-        """Refused for weights that are computed at run time."""
+        """Refuse weights that are computed at run time."""
         if k not in self._widened:
             self.known(k, "weights")
 
