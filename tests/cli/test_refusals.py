@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import tinytrain_compile as tt
 from testing.networks import models
 from tests.e2e.broken import write
 from tests.e2e.command import run
@@ -28,6 +30,7 @@ from tests.e2e.command import run
         ("net.onnx --zzz", "tinytrain-compile --help lists all options"),
         ("net.onnx --lr 0,01", "'0,01' is not a number; write a decimal point: --lr 0.01"),
         ("net.onnx --lr 1e-3,1e-4", "is not a number; give one: --lr 1e-3; finetune tries rates around it"),
+        ("finetune net.onnx --data a.npz --seeds 0,1,2", "it is how many runs to make: --seeds 3"),
         ("net.onnx --batch 8,16", "give one: --batch 8; finetune --batches compares several"),
         ("net.onnx --weight-decay 1e-4,1e-3", "give one: --weight-decay 1e-4\n"),
         ("net.onnx --clip-norm 0,5", "write a decimal point: 0.5"),
@@ -93,3 +96,34 @@ def test_what_was_meant(arguments: str, said: str, tmp_path: Path, monkeypatch: 
 
 def test_an_error_is_explained_by_its_number_alone() -> None:
     assert run("--explain", "401").out == run("--explain", "E0401").out
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "arguments", "said"),
+    [
+        (
+            "net.cc",
+            "alignas(16) const unsigned char g_model[] = {0x20};",
+            "net.cc",
+            "the .tflite or .onnx file that it was",
+        ),
+        (
+            "s.toml",
+            '[[update]]\nlayers = ["fc1", "fc2"]',
+            "net.onnx --update s.toml",
+            "an entry [[update]] for each layer",
+        ),
+        ("b.toml", 'core = "cortex-m4"\nram = 1', "net.onnx --target b.toml", 'core_target = "cortex-m4"; '),
+    ],
+)
+def test_files_in_a_form_of_their_own(name: str, text: str, arguments: str, said: str, tmp_path: Path) -> None:
+    write(models.mlp(), tmp_path)
+    (tmp_path / name).write_text(text)
+    words = [str(tmp_path / word) if "." in word else word for word in arguments.split()]
+    assert said in run(*words, "--dry-run").err
+
+
+def test_four_arrays_are_named() -> None:
+    x, y = np.zeros((4, 12), np.float32), np.zeros(4, np.int64)
+    with pytest.raises(tt.CompileError, match=r'has four arrays; name them: \{"x": x, "y": y, "x_test"'):
+        tt.compile(models.mlp(), data=(x, y, x[:2], y[:2]))

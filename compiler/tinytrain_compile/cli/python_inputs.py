@@ -36,6 +36,8 @@ ARRAYS = frozenset(name for name, known in OPTIONS.items() if known.metavar == "
 
 _MODEL_NAME = "model"
 """Of a model that is no file, unless name= says another: the prefix of its C names."""
+_FOUR = 4
+"""Arrays of x, y, x_test and y_test."""
 _HOW = "give a path, a dict of arrays by name, (x, y), x alone, or an iterable of such batches (a DataLoader)"
 
 
@@ -132,6 +134,9 @@ def _joined(option: str, batches: Iterator[dict[str, Array]]) -> dict[str, Array
     try:
         return {name: np.concatenate(arrays) for name, arrays in parts.items()}
     except ValueError as problem:  # samples without an axis for them, or of several shapes
+        if len(parts.get("x", ())) + len(parts.get("y", ())) == _FOUR:
+            what, names = "has four arrays", ", ".join(f'"{name}": {name}' for name in ("x", "y", "x_test", "y_test"))
+            raise CompileError("E0105", option, what, f"name them: {{{names}}}") from problem
         shapes = "; ".join(f"{name} {_shapes(arrays)}" for name, arrays in parts.items())
         what = f"its batches do not fit together: {shapes}"
         raise CompileError("E0105", option, what, "give batches with the samples on the first axis") from problem

@@ -168,6 +168,8 @@ def _as_number(text: str, param: click.Parameter) -> str:
     if re.fullmatch(r"-?\d+,\d+", text) and not whole:
         return f"write a decimal point: {flag} {text.replace(',', '.')}"
     first, comma, _ = text.partition(",")
+    if comma and flag == "--seeds":
+        return f"it is how many runs to make: --seeds {text.count(',') + 1}; --seed is the first of their seeds"
     if comma and re.fullmatch(r"[0-9.]+(?:[eE][-+]?\d+)?", first):
         return f"give one: {flag} {first}" + (f"; {_SEVERAL[flag]}" if flag in _SEVERAL else "")
     meant = re.fullmatch(r"(\d+)(?:\.0*|[eE]\+?0*)", text)

@@ -105,7 +105,7 @@ def unknown_operator(node: OnnxNode, handlers: Mapping[str, Handler]) -> Refused
         return Refused("", "it computes with stored integers", _QDQ)
     if node.domain == LEARNED:
         what = "an operator of classical machine learning, which gradients do not train"
-        return Refused("", what, "Scaler; for a tree or kernel machine, a network that was trained in its place")
+        return Refused("", what, "a network that was trained in its place (of this domain, Scaler is read)")
     if node.domain.startswith(_OPTIMISERS):
         return Refused("", "its domain is not the standard one", "the model before graph optimisers changed it")
     if node.domain:

@@ -57,7 +57,9 @@ def _entry(where: str, raw: Any) -> SchemeEntry:
     table = cast(dict[str, Any], raw)
     unknown = sorted(set(table) - _KEYS)
     if unknown:
-        raise _bad(where, f"has the unknown key {unknown[0]!r}: {hint(unknown[0], sorted(_KEYS))}")
+        several = "layers" in unknown and isinstance(table["layers"], list)
+        way = "an entry [[update]] for each layer, or a glob" if several else hint(unknown[0], sorted(_KEYS))
+        raise _bad(where, f"has the unknown key {unknown[0]!r}: {way}")
     layer, bias, axis = table.get("layer"), table.get("bias", False), table.get("axis", "out")
     if not isinstance(layer, str) or not layer:
         raise _bad(where, "needs `layer`, a node name or glob")

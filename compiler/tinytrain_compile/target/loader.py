@@ -96,7 +96,10 @@ def parse_target(text: str, where: str) -> Target:
 def _target(root: Table) -> Target:
     if not root.has(CORE_KEY):
         if not root.has("gcc_flags"):
-            raise root.error(CORE_KEY, f'is missing: a board names its core, such as {CORE_KEY} = "cortex-m33"')
+            named = root.text("core") if root.has("core") else "cortex-m33"
+            example = data_dir("targets") / "boards" / "rpi-pico2.toml"
+            way = f'a board names its core: {CORE_KEY} = "{named}"; {example} has all keys'
+            raise root.error(CORE_KEY, f"is missing: {way}")
         return _core_target(root)
     named = root.text(CORE_KEY)
     if named not in list_targets():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -43,9 +44,14 @@ _WAYS = {
     "lfs": ("is a git-lfs pointer, not the file itself", "fetch the file: git lfs pull"),
     "page": ("is a web page, not the file itself", "download the file itself, for example with its raw link"),
     "empty": ("is empty", "export or copy the model again"),
+    "array": ("is a C array of a model, not the model itself", "give the .tflite or .onnx file that it was made from"),
     "text": ("is text, not an ONNX file", "give a binary .onnx file; text of ONNX: onnx.parser.parse_model, onnx.save"),
 }
 """Kind of file -> (what it is, what to do)."""
+_C_ARRAY = re.compile(rb"\bchar\s+\w+\s*\[[^\]]*\]")
+"""A declaration as `xxd -i` and TensorFlow's tools write it."""
+_HEAD = 4096
+"""Bytes at the start of a file in which its comments end and its array begins."""
 _ENDINGS = {
     **dict.fromkeys((".pt", ".pth", ".ckpt", ".pt2", ".ptl"), "torch"),
     ".safetensors": "safetensors",
@@ -87,7 +93,7 @@ def foreign(path: Path, data: bytes) -> tuple[str, str] | None:
     kind = kind or ("saved model" if path.name == _SAVED_MODEL else _ENDINGS.get(path.suffix.lower(), ""))
     kind = kind or next((known for magic, known in _MAGIC if start.startswith(magic)), "")
     if not kind and all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in start):
-        kind = "text"
+        kind = "array" if _C_ARRAY.search(data[:_HEAD]) else "text"
     return _said(kind, path) if kind else None
 
 
