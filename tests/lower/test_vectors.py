@@ -36,7 +36,7 @@ PLANTED = (
     ("MaxPool", "&x[0]", "&x[1]"),
     ("QAdd", "tt_load8_x4(&b[", "tt_load8_x4(&a["),
     ("QAdd", "tt_halve_above_x4(", "tt_halve_x4("),
-    ("QConvUpdate", "row_sum_0 * ", "row_sum_0 * 2 * "),
+    ("QConvUpdate", "row_sum * ", "row_sum * 2 * "),
     ("QConvUpdate", "tt_noise_x4(noise[0], salt[0], ", "tt_noise_x4(noise[0], salt[0], 1 + "),
 )
 
