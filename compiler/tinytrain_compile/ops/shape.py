@@ -212,7 +212,7 @@ def _embed(arrays: tuple[Any, ...], attrs: EmbedAttrs) -> tuple[Array, ...]:
 
 def _push_rows(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
     ring, x = arrays
-    return (np.append(ring.ravel()[x.size :], x).reshape(ring.shape),)
+    return (np.asarray(np.append(ring.ravel()[x.size :], x)).reshape(ring.shape),)
 
 
 def _expand(arrays: tuple[Any, ...], attrs: ExpandAttrs) -> tuple[Array, ...]:
