@@ -127,3 +127,5 @@ def test_four_arrays_are_named() -> None:
     x, y = np.zeros((4, 12), np.float32), np.zeros(4, np.int64)
     with pytest.raises(tt.CompileError, match=r'has four arrays; name them: \{"x": x, "y": y, "x_test"'):
         tt.compile(models.mlp(), data=(x, y, x[:2], y[:2]))
+    with pytest.raises(tt.CompileError, match="its batches do not fit together"):
+        tt.compile(models.mlp(), data=[(x, y), (x[:, :5], y)])

@@ -14,6 +14,8 @@ from testing.networks.models import Network
 from tests.e2e import chain
 from tests.emit.device import OK
 from tests.emit.test_generated_c import needs_gcc
+from tests.frontend.test_tflite import wake_word
+from tests.frontend.tflite_nets import opened
 from tests.parts.test_slices import Sliced
 from tinytrain_compile.ir.kernels import KernelSet
 
@@ -108,6 +110,20 @@ def test_features_of_what_was_heard(quant: str) -> None:
     before = twin.instance.infer(twin.as_inputs(window))
     twin.train_features(heard[None], np.asarray([2]), lr=0.1)
     assert not np.array_equal(twin.instance.infer(twin.as_inputs(window)), before)
+
+
+@pytest.mark.parametrize("name", ["alexa", "hey_jarvis", "hey_mycroft", "okay_nabu"])
+def test_wake_words_hear_what_litert_hears(name: str) -> None:
+    """Call by call from the first frames on, with rings that LiteRT itself keeps; rounding is plain below a head."""
+    twin = tt.compile(wake_word(name), update="head", head="int8", listen="on", verify="none").twin()
+    rows = np.random.default_rng(3).integers(-128, 128, (240, 40)).astype(np.int8)
+    heard = np.clip(np.rint(twin.instance.hear(rows)[:, 0] * 256), 0, 255)  # LOGISTIC and QUANTIZE of the file
+    step = opened(wake_word(name).read_bytes())
+    (given,), (out,) = step.get_input_details(), step.get_output_details()
+    for call, ours in enumerate(heard):
+        step.set_tensor(given["index"], rows[3 * call : 3 * call + 3].reshape(1, 3, 40))
+        step.invoke()
+        assert step.get_tensor(out["index"]).item() == ours, f"call {call}"
 
 
 class Ear(Sliced):

@@ -134,7 +134,7 @@ def _joined(option: str, batches: Iterator[dict[str, Array]]) -> dict[str, Array
     try:
         return {name: np.concatenate(arrays) for name, arrays in parts.items()}
     except ValueError as problem:  # samples without an axis for them, or of several shapes
-        if len(parts.get("x", ())) + len(parts.get("y", ())) == _FOUR:
+        if parts.keys() == {"x"} and len(parts["x"]) == _FOUR:
             what, names = "has four arrays", ", ".join(f'"{name}": {name}' for name in ("x", "y", "x_test", "y_test"))
             raise CompileError("E0105", option, what, f"name them: {{{names}}}") from problem
         shapes = "; ".join(f"{name} {_shapes(arrays)}" for name, arrays in parts.items())

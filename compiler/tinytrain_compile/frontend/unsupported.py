@@ -33,9 +33,9 @@ NEAREST: Mapping[str, str] = {
 }
 """ONNX operators that are not imported -> what comes nearest."""
 _DYNAMIC = ("Dynamic", "MatMulIntegerToFloat")
-"""How operators of dynamic quantisation begin, in both domains."""
+"""Prefixes of the operators of dynamic quantisation, in both domains."""
 _OPTIMISERS = (MICROSOFT, "com.ms.")
-"""How domains begin whose operators graph optimisers put in (com.microsoft.nchwc, com.ms.internal.nhwc)."""
+"""Prefixes of the domains of graph optimisers' operators (com.microsoft.nchwc, com.ms.internal.nhwc)."""
 
 _T = onnx.TensorProto
 _NUMBERS = frozenset((_T.FLOAT, _T.DOUBLE, _T.FLOAT16, _T.BOOL, _T.INT8, _T.UINT8, _T.INT16, _T.INT32, _T.INT64))

@@ -18,8 +18,8 @@ import numpy as np
 from tinytrain_compile.driver.candidates.inference import beside
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import Listening, TrainGraph
-from tinytrain_compile.ir.types import Array, Attrs, Graph, Node, Value
-from tinytrain_compile.ops.base import infer, op_def, row_form
+from tinytrain_compile.ir.types import Array, Attrs, Graph, Node, Quant, Value
+from tinytrain_compile.ops.base import infer, row_form
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.names import is_prepared
@@ -37,7 +37,7 @@ REMEMBERED = 8
 
 @dataclass(frozen=True)
 class Rows:
-    """How a value of the window moves in time.
+    """Time axis of a value, and its new rows in a call.
 
     axis: of time, all axes before it have size 1. hop: new rows in a call. calls: calls after which its rows no longer
     depend on the weights before an update; 0: they never did.
@@ -52,7 +52,7 @@ class Rows:
 def listen(train: TrainGraph, seed: int, alignment_bytes: int) -> Listening:
     """Return the pass on a stream beside a step of one sample. Errors: E0113 names the layer that does not stream."""
     graph = beside(train.graph, train.graph, MARK)
-    streamed = _Streamed(graph, {value.name for value in train.graph.state})
+    streamed = _Streamed(graph, {value.name for value in train.graph.state}, train.formats)
     hop = streamed.hop()
     found = streamed.graph(hop)
     settle, whole = streamed.settle, streamed.whole()
@@ -74,11 +74,15 @@ def _border(graph: Graph, trained: set[str]) -> set[str]:
 
 
 class _Streamed:
-    """Rewrites a forward pass of a window as one of new rows. trained: names of state, which updates change."""
+    """Rewrites a forward pass of a window as one of new rows.
 
-    def __init__(self, graph: Graph, trained: set[str]) -> None:
+    trained: names of state, which updates change. formats: of int8 values, by their names in the training step.
+    """
+
+    def __init__(self, graph: Graph, trained: set[str], formats: Mapping[str, Quant]) -> None:
         self._graph = graph
         self._trained = trained
+        self._formats = formats
         self._input = graph.inputs[0]
         values = (self._input, *(value for node in graph.nodes for value in node.outputs))
         self._shapes = {value.name: value.shape for value in values}
@@ -264,8 +268,12 @@ class _Streamed:
         ring, after = (replace(new, name=f"{value.name}.{need}.{end}", shape=shape) for end in ("ring", "rows"))
         self._nodes.append(Node(f"{value.name}.{need}.push", "PushRows", (ring, new), (after,), origin=origin))
         self._rings.append((ring, after))
-        self._initial[ring.name] = np.full(shape, _zero(self._graph, value), ring.dtype)
+        self._initial[ring.name] = np.full(shape, self._zero(value), ring.dtype)
         return after
+
+    def _zero(self, value: Value) -> int:
+        """Return the number that stands for a real 0: what a ring holds before the first rows."""
+        return self._formats[value.name.removesuffix(MARK)].zero if value.dtype == "int8" else 0
 
     def _put(self, node: Node, inputs: tuple[Value, ...], attrs: Attrs, rows: Rows | None = None) -> None:
         """Add a node on these operands, and note its results. rows: how the first moves in time."""
@@ -294,20 +302,6 @@ def _of_rows(attrs: Attrs, rows: int) -> Attrs:
 
 def _with(shape: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:
     return (*shape[:axis], size, *shape[axis + 1 :])
-
-
-def _zero(graph: Graph, value: Value) -> int:
-    """Return the number that stands for a real 0: what a ring holds before the first frames."""
-    if value.dtype != "int8":
-        return 0
-    makers = graph.producers()
-    while (made := makers.get(value.name)) is not None and op_def(made.op).view:
-        value = made.inputs[0]
-    zero = None if made is None else getattr(made.attrs, "y_zero", getattr(made.attrs, "zero", None))
-    if zero is None:
-        reader = next(node for node in graph.nodes if any(v.name == value.name for v in node.inputs))
-        zero = getattr(reader.attrs, "x_zero", 0)
-    return int(zero)
 
 
 def _name(node: Node) -> str:

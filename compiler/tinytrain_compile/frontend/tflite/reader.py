@@ -24,7 +24,7 @@ MOST_OPERATORS, MOST_OPERANDS, MOST_SUBGRAPHS = 20_000, 1_000, 64
 _HELD = frozenset(("float32", "float16", "int8", "uint8", "int16", "int32", "int64", "bool"))
 """Types of constants."""
 UNREADABLE = (struct.error, ValueError, IndexError, TypeError, AttributeError, OverflowError, KeyError, RecursionError)
-"""What flatbuffers, its generated classes and numpy raise for offsets and lengths that lead nowhere."""
+"""Exceptions of flatbuffers, its generated classes and numpy for offsets and lengths outside the file."""
 
 _CONV = "Padding StrideH StrideW DilationHFactor DilationWFactor FusedActivationFunction"
 _POOL = "Padding StrideH StrideW FilterHeight FilterWidth FusedActivationFunction"
@@ -82,7 +82,7 @@ def held_bytes(data: bytes) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Place:
-    """Where the data of a tensor lie in a file. alone: no other tensor has them.
+    """Place of a tensor's data in a file, in bytes. alone: no other tensor shares them.
 
     index: place of the number of its buffer; buffers: how many the file has.
     """

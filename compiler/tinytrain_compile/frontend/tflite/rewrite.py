@@ -18,7 +18,7 @@ from tinytrain_compile.frontend.tflite.reader import UNREADABLE, damaged, places
 from tinytrain_compile.ir.types import Array
 
 _ALIGNMENT = 16
-"""Of data in a file, by the schema."""
+"""Alignment of data in a file in bytes, by the schema."""
 _IDENTIFIER = b"TFL3"
 _VERSION, _BUFFERS, _FIELDS = 0, 4, 8
 """Fields of Model: the only number, the list of buffers, and how many there are; all others are offsets."""

@@ -1,4 +1,4 @@
-"""What moves numbers or takes some of them: shapes, joints, parts, padding, sizes of images."""
+"""Operators that only move numbers: reshaping, joining, splitting, padding and resizing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which elements SLICE and STRIDED_SLICE take."""
+"""Elements that SLICE and STRIDED_SLICE select."""
 
 from __future__ import annotations
 

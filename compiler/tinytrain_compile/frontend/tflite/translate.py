@@ -28,7 +28,7 @@ _IMAGE = 4
 
 
 class Translation:
-    """The nodes made so far, and by which names the tensors of the file are read."""
+    """ONNX nodes made so far, and the names under which they hold the tensors of the file."""
 
     def __init__(self, graph: Subgraph) -> None:
         self.graph = graph

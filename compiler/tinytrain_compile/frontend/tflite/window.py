@@ -47,7 +47,7 @@ def unrolled(file: TfliteFile, max_window: int) -> Subgraph:
 
 @dataclass
 class _Rows:
-    """Of one tensor. axis: of time; fresh: rows that a step adds; need: rows that the output depends on."""
+    """Rows of one tensor. axis: time axis; fresh: rows that a step adds; need: rows that the output depends on."""
 
     axis: int
     fresh: int = 0

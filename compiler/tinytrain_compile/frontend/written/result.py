@@ -1,4 +1,4 @@
-"""What is written in place of a model file."""
+"""A model file that export has written, with its notes."""
 
 from __future__ import annotations
 
