@@ -40,7 +40,7 @@ def test_int8_is_what_litert_computes(name: str) -> None:
         x = np.random.default_rng(seed).integers(-128, 128, shape).astype(np.int8)
         runner.set_tensor(runner.get_input_details()[0]["index"], x)
         runner.invoke()
-        check(name, walk(proto, x, stored_values(runner)), least=2)
+        check(name, walk(proto, x, [stored_values(runner)]), least=2)
 
 
 @pytest.mark.parametrize("rounds_once", [True, False])
@@ -58,7 +58,7 @@ def test_a_dense_layer_is_rounded_once(rounds_once: bool, monkeypatch: pytest.Mo
     x = np.random.default_rng(0).integers(-128, 128, shape).astype(np.int8)
     runner.set_tensor(runner.get_input_details()[0]["index"], x)
     runner.invoke()
-    off = walk(proto, x, stored_values(runner))["dense1"]
+    off = walk(proto, x, [stored_values(runner)])["dense1"]
     assert off.size == size
     assert (np.count_nonzero(off) == 0) == rounds_once
 
@@ -76,7 +76,7 @@ def test_every_stored_number(op: str, scale: float) -> None:
     x, runner = np.arange(-128, 128).astype(np.int8)[None], nets.opened(data)
     runner.set_tensor(runner.get_input_details()[0]["index"], x)
     runner.invoke()
-    off = walk(translated("net.tflite", data), x, stored_values(runner))[f"{op.lower()}1"]
+    off = walk(translated("net.tflite", data), x, [stored_values(runner)])[f"{op.lower()}1"]
     assert np.abs(off).max() <= (0 if op == "LOGISTIC" else 1)
 
 
@@ -108,7 +108,7 @@ def test_uint8_at_both_ends(name: str) -> None:
     runner = nets.opened(data)
     runner.set_tensor(runner.get_input_details()[0]["index"], x)
     runner.invoke()
-    found = walk(translated("net.tflite", data), (x.astype(np.int16) - 128).astype(np.int8), stored_values(runner))
+    found = walk(translated("net.tflite", data), (x.astype(np.int16) - 128).astype(np.int8), [stored_values(runner)])
     assert "y_uint8" in found
     check(name, found, least=3)
 
@@ -142,34 +142,13 @@ def listened(data: bytes, frames: np.ndarray, step: int = 3) -> list[dict[str, S
     return steps
 
 
-def sequence(steps: list[dict[str, Stored]], name: str, rows: int) -> Stored:
-    """The last rows of a tensor, of which each step adds some: three of frames, one of what convolutions make."""
-    last = steps[-1][name]
-    if last.array.ndim < 3 or last.array.size == rows * last.array.shape[-1]:
-        return last
-    fresh = 3 if last.array.shape[-1] == FRAMES else 1
-    array = np.concatenate([one[name].array[:, -fresh:] for one in steps], axis=1)[:, -rows:]
-    return Stored(array, last.scale, last.zero)
-
-
 def heard_by_both(data: bytes, seed: int) -> dict[str, np.ndarray]:
     """Steps between us and LiteRT for every tensor of a wake word, on random frames."""
     proto = translated("word.tflite", data)
     window = frames_of(proto)
-    shapes = {
-        one.name: one.type.tensor_type.shape.dim for one in onnx.shape_inference.infer_shapes(proto).graph.value_info
-    }
     frames = np.random.default_rng(seed).integers(-128, 128, (3 * (window // 3 + 9), FRAMES)).astype(np.int8)
     frames[30:60] = np.clip(frames[30:60] // 8 - 110, -128, 127)  # some that are nearly silent
-    steps = listened(data, frames)
-    theirs: dict[str, Stored] = {}
-    for tensor in steps[-1]:
-        dims = [dim.dim_value for dim in shapes[f"{tensor}.q"]] if f"{tensor}.q" in shapes else []
-        last = steps[-1][tensor].array
-        if dims and (last.ndim < 3 or int(np.prod(dims)) % last.shape[-1] == 0):
-            rows = int(np.prod(dims)) // last.shape[-1]
-            theirs[tensor] = sequence(steps, tensor, rows)
-    return walk(proto, frames[None, -window:], theirs)
+    return walk(proto, frames[None, -window:], listened(data, frames))
 
 
 @pytest.mark.parametrize("name", WINDOWS)
@@ -190,12 +169,12 @@ def test_a_window_of_rings_is_what_litert_has_heard(recipe: nets.Recipe, step: i
     oldest_counts = False
     for seed in range(6):
         frames = np.random.default_rng(seed).integers(-128, 128, (40, 6)).astype(np.int8)
-        theirs = {name: one for name, one in listened(data, frames, step)[-1].items() if one.array.ndim == 2}
-        found = walk(proto, frames[None, -window:], theirs)
-        assert len(found) >= 2
+        steps = listened(data, frames, step)
+        found, theirs = walk(proto, frames[None, -window:], steps), steps[-1]
+        assert len(found) >= 6
         for name, off in found.items():
             assert not np.any(off), name
-        into_the_head = next(name for name in theirs if name.startswith("reshape"))
+        into_the_head = next(name for name, one in theirs.items() if name.startswith("reshape") and one.array.ndim == 2)
         moved = [frames.copy(), frames.copy()]
         moved[0][-window] ^= -128
         moved[1][:-window] ^= 64

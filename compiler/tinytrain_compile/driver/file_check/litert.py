@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -29,7 +30,7 @@ from tinytrain_compile.quantize import storage_clamps
 
 STEPS = 1.0
 """Steps of its format that a stored tensor may be off: roundings of pools, sums and tables differ."""
-_LIMITS = {"int8": (-128, 127), "uint8": (0, 255)}
+LIMITS = {"int8": (-128, 127), "uint8": (0, 255)}
 _CHANNELS_LAST, _CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 _IMAGE = 4
 
@@ -141,7 +142,7 @@ def _nearest(
     """
     real = array if quant is None else (array.astype(np.float64) - quant.zero) * quant.scale[0]
     mine, one = np.asarray(tensor.to_onnx(np.asarray(real)), np.float64), steps[-1]
-    stored = np.clip(np.rint(mine / one.scale) + one.zero, *_LIMITS[one.array.dtype.name])
+    stored = np.clip(np.rint(mine / one.scale) + one.zero, *LIMITS[one.array.dtype.name])
     best: tuple[Array, Array] | None = None
     for theirs in _laid(stored.shape, [step.array for step in steps]):
         off = np.abs(stored - theirs)
@@ -179,7 +180,7 @@ def _fresh(steps: Sequence[Array], axis: int) -> int:
     rows = steps[-1].shape[axis]
     for fresh in range(1, rows):
         old, again = range(fresh, rows), range(rows - fresh)
-        if all(np.array_equal(np.take(a, old, axis), np.take(b, again, axis)) for a, b in zip(steps, steps[1:])):
+        if all(np.array_equal(np.take(a, old, axis), np.take(b, again, axis)) for a, b in pairwise(steps)):
             return fresh
     return rows
 
@@ -211,7 +212,10 @@ def _compare_reals(model: ImportedModel, ours: ImportedValues, last: Mapping[str
 
 
 def _outputs_apart(model: ImportedModel, train: TrainGraph, x: Array, theirs: Array) -> float:
-    """Return how far the device's output of a sample, before training, is from the file's: real numbers."""
+    """Return how far the device's output of a sample, before training, is from the file's: real numbers.
+
+    If the file ends in integers, both are rounded to them.
+    """
     values = _given(train, x)
     for node in _forward(train):
         made = run_node(node, tuple(values[value.name] for value in node.inputs), train.integer)
@@ -220,5 +224,9 @@ def _outputs_apart(model: ImportedModel, train: TrainGraph, x: Array, theirs: Ar
     array, quant = values[name], train.formats.get(name)
     if array.dtype == np.int8 and quant is not None:
         array = (array.astype(np.float64) - quant.zero) * quant.scale[0]
+    real, form = array.ravel().astype(np.float64), train.stored_output
+    if form is not None:  # as m_quantise_output gives it
+        real = (np.clip(np.rint(real / form.scale) + form.zero, *LIMITS[form.dtype]) - form.zero) * form.scale
     laid = theirs.reshape(model.output_shape).transpose(model.output_perm).ravel()
-    return float(np.abs(array.ravel().astype(np.float64) - laid).max(initial=0.0))
+    apart = np.abs(real - laid).max(initial=0.0)
+    return 0.0 if form is not None and apart < form.scale / 2 else float(apart)
