@@ -100,6 +100,18 @@ static inline void tt_scatter8_x4(int8_t *to, int32_t step, tt_i32x4 lanes)
 #endif
 }
 
+/* The same of the first n lanes, a constant; of all from 4 on. */
+static inline TT_ALWAYS void tt_scatter8_few(int8_t *to, int32_t step, tt_i32x4 lanes, int32_t n)
+{
+    if (n >= 4) {
+        tt_scatter8_x4(to, step, lanes);
+        return;
+    }
+    for (int i = 0; i < n; ++i) {
+        to[i * step] = (int8_t)lanes[i];
+    }
+}
+
 /* The low bytes of the lanes. */
 static inline void tt_store8_x4(int8_t *to, tt_i32x4 lanes)
 {
