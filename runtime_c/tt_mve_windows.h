@@ -244,28 +244,6 @@ static inline TT_ALWAYS int32_t tt_back_of(int32_t column, tt_bands cut, tt_four
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* What becomes of a sum: shifts_down, above: see QConvAttrs. */
-typedef struct tt_end8 {
-    int32_t zero, low, high;
-    bool shifts_down, above;
-} tt_end8;
-
-static inline TT_ALWAYS tt_end8 tt_end8_of(int32_t zero, int32_t low, int32_t high, int32_t shifts_down, int32_t above)
-{
-    return (tt_end8){zero, low, high, shifts_down != 0, above != 0};
-}
-
-static inline TT_ALWAYS tt_i32x4 tt_ended8_x4(
-    tt_i32x4 sums, tt_i32x4 bias, tt_i32x4 multiplier, tt_i32x4 shift, tt_end8 end)
-{
-    if (end.shifts_down) {
-        return end.above ? tt_requantise8_down_above_x4(sums, bias, multiplier, shift, end.zero, end.low, end.high)
-                         : tt_requantise8_down_x4(sums, bias, multiplier, shift, end.zero, end.low, end.high);
-    }
-    return end.above ? tt_requantise8_above_x4(sums, bias, multiplier, shift, end.zero, end.low, end.high)
-                     : tt_requantise8_x4(sums, bias, multiplier, shift, end.zero, end.low, end.high);
-}
-
 /* Rows of a depthwise QConv. scratch: see above; row_at: see tt_lay_rows8, or NULL. */
 static inline TT_ALWAYS void tt_depthwise8_rows(int8_t *y, int8_t *scratch, const int8_t *x, const int8_t *w,
     const int32_t *bias, const int32_t *multiplier, const int8_t *shift, const int32_t *row_at, tt_image image,

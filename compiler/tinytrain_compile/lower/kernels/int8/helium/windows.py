@@ -14,6 +14,7 @@ from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.intrinsics.lanes import LANES, LARGEST_PITCH
 from tinytrain_compile.lower.kernels.base import Index, KernelSpec, plain, tensor, tensors
 from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, output_shape
+from tinytrain_compile.lower.kernels.int8.helium.odd import end_of
 from tinytrain_compile.lower.kernels.int8.operands import called, first, struct, written
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
@@ -109,12 +110,11 @@ def band_depthwise(node: Node, block: RowBlock | None) -> KernelSpec | None:
         return None
     x, (w, *ends) = image_of(node, "x", block), tensors(node, "w", "bias", "multiplier", "shift")
     image = (count, height, width, channels, *conv.pads[:2], attrs.x_zero)
-    end = (attrs.y_zero, attrs.low, attrs.high, int(attrs.shifts_down), int(attrs.above))
 
     def body(y: Buffer, scratch: Buffer, given: Sequence[Buffer]) -> Stmt:
         numbers = _shapes(image, conv.kernel, conv.strides, conv.kernel, (shape[1], columns), bands)
         places = map(first, (y, scratch, *given))
-        return called(_by_rows("tt_depthwise8", block), *places, *numbers, struct("tt_end8_of", end))
+        return called(_by_rows("tt_depthwise8", block), *places, *numbers, end_of(attrs))
 
     inputs, shape = [x, w, *ends], output_shape(node, block.count if block else None)
     return KernelSpec(inputs, [_in_bands(inputs, block, shape, bands, body)], plain)
