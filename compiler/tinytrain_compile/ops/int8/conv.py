@@ -52,8 +52,8 @@ from tinytrain_compile.ops.owned import ErrorState
 TILE_WIDTH = 2
 """Output pixels whose receptive fields an integer k x k kernel gathers at a time: its register tile's height."""
 DILATED_BYTES = 8
-"""Bytes for every element of a dilated window: windows of eight pixels on vectors, or of four as int16. With two windows
-at a time a layer 128x16 to 16 takes 41,832 instructions on a Cortex-M55, with eight 31,847."""
+"""Bytes for every element of a dilated window: windows of eight pixels on vectors, or of four as int16. With two
+windows at a time a layer 128x16 to 16 takes 41,832 instructions on a Cortex-M55, with many 31,847."""
 _WEIGHT, _CENTRED, _ERROR = 128, 255, 128
 """Largest magnitudes of int8 weights, of activations less their zero point, and of errors."""
 
