@@ -7,6 +7,7 @@
 #ifndef TT_MVE_CONV_H
 #define TT_MVE_CONV_H
 
+#include "tt_conv.h"
 #include "tt_mve.h"
 
 /* What the ends of the sums read of every output channel. */
@@ -16,27 +17,10 @@ typedef struct tt_conv_tables {
     const int8_t *shift;
 } tt_conv_tables;
 
-/* Sizes of a convolution. top, left: padding; rows, columns: of the window; down, right: its strides; dilation: of rows
- * and columns; high, wide: of the output. strip: output rows whose input rows are copied together, 0: none are copied;
- * across: pixels whose windows are copied together, a divisor of `wide`; zero: of the image. */
-typedef struct tt_conv_shape {
-    int32_t count, height, width, channels, outputs, top, left, rows, columns, down, right, dilation_rows,
-        dilation_columns, high, wide, strip, across, zero;
-} tt_conv_shape;
-
 static inline TT_ALWAYS tt_conv_tables tt_conv_tables_of(
     const int8_t *w, const int32_t *bias, const int32_t *multiplier, const int8_t *shift)
 {
     return (tt_conv_tables){w, bias, multiplier, shift};
-}
-
-static inline TT_ALWAYS tt_conv_shape tt_conv_shape_of(int32_t count, int32_t height, int32_t width, int32_t channels,
-    int32_t outputs, int32_t top, int32_t left, int32_t rows, int32_t columns, int32_t down, int32_t right,
-    int32_t dilation_rows, int32_t dilation_columns, int32_t high, int32_t wide, int32_t strip, int32_t across,
-    int32_t zero)
-{
-    return (tt_conv_shape){count, height, width, channels, outputs, top, left, rows, columns, down, right, dilation_rows,
-        dilation_columns, high, wide, strip, across, zero};
 }
 
 /* -zero times the sum of a channel's n weights, for four channels. */

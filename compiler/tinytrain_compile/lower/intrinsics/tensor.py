@@ -65,6 +65,7 @@ WRITES_FIRST = {
     "tt_dense8": 2,
     "tt_product8": 2,
     "tt_conv8": 2,
+    "tt_conv16": 2,
     "tt_max_pool8": 1,
     "tt_depthwise8_error": 3,
     "tt_depthwise8_error_rows": 3,
