@@ -5,9 +5,7 @@ from __future__ import annotations
 import onnx
 
 from tinytrain_compile.errors import CompileError
-
-MOST_FRAMES = 512
-"""--max-window, unless the user says otherwise."""
+from tinytrain_compile.frontend.rings.unroll import MOST_FRAMES
 
 
 def translated(name: str, data: bytes, max_window: int | None = None) -> onnx.ModelProto:
