@@ -88,7 +88,7 @@ class FileModel:
         output: the one that counts, of several. Of a training graph it is the part up to the loss, with its weights as
         they are at first (weights: where these are). wide: compute in float64, whatever the file says.
         """
-        read, _ = read_training_file(path, weights)
+        read, _ = read_training_file(path, weights, output=output)
         proto = _for_the_evaluator(with_output(read, output) if output else read, model_file(path).parent)
         graph = proto.graph
         self._opsets = list(proto.opset_import)

@@ -138,8 +138,12 @@ class Unrolling(ABC, Generic[Key, Operator]):
                 for k in self.results(operator) if source in self.rows else ():
                     self._pass(source, k, operator, back=False)
         for k in self._inputs:
-            if k not in self.rows:
+            if k not in self.rows and not self.take_axis(k):
                 raise Refused(self.called(k), "no ring depends on this input", "one input of frames")
+
+    def take_axis(self, k: Key) -> bool:
+        """Give an input without an axis of time one, if the operator behind it tells which; tell whether it did."""
+        return False
 
     def _pass(self, known: Key, other: Key, operator: Operator, back: bool) -> None:
         """Give a tensor the axis that corresponds to that of another across an operator, if there is one."""

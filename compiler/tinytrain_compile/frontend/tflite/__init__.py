@@ -26,5 +26,5 @@ def translated(name: str, data: bytes, max_window: int | None = None) -> onnx.Mo
 
     file = parse(name, data)
     if max_window and not has_state(file):
-        raise CompileError("E0113", "--max-window", "is for .tflite files with state", "leave it out")
+        raise CompileError("E0113", "--max-window", "is for files with state", "leave it out")
     return in_onnx(file, MOST_FRAMES if max_window is None else max_window)
