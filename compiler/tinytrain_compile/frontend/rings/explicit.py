@@ -158,5 +158,7 @@ class _Finder:
     def _why(self, name: str, outputs: list[str], reason: Refused | None) -> str:
         if reason is not None:
             return reason.reason
-        readers = dict.fromkeys(node.op for node in self._links.readers(name))
-        return f"input {name} and output {outputs[0]} look like state, but {name} goes to {', '.join(readers)}"
+        readers = ", ".join(dict.fromkeys(node.op for node in self._links.readers(name)))
+        maker = self._links.maker(self._real(outputs[0]))
+        made = "itself" if maker is None else maker.op
+        return f"input {name} (read by {readers}) and output {outputs[0]} (made by {made}) look like state, but no ring"
