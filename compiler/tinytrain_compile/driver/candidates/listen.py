@@ -16,6 +16,7 @@ from functools import lru_cache
 import numpy as np
 
 from tinytrain_compile.driver.candidates.inference import beside
+from tinytrain_compile.driver.candidates.upright import time_behind, upright
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import Listening, TrainGraph
 from tinytrain_compile.ir.types import Array, Attrs, Graph, Node, Quant, Value
@@ -80,13 +81,13 @@ class _Streamed:
     """
 
     def __init__(self, graph: Graph, trained: set[str], formats: Mapping[str, Quant]) -> None:
-        self._graph = graph
-        self._trained = trained
-        self._formats = formats
         self._input = graph.inputs[0]
+        self.axis = next((axis for axis, size in enumerate(self._input.shape) if size > 1), 0)
+        self._graph = graph = upright(graph, self.axis)
+        self._trained = {*trained}
+        self._formats = formats
         values = (self._input, *(value for node in graph.nodes for value in node.outputs))
         self._shapes = {value.name: value.shape for value in values}
-        self.axis = next((axis for axis, size in enumerate(self._input.shape) if size > 1), 0)
         self.settle = 0
 
     def hop(self) -> int:
@@ -142,6 +143,7 @@ class _Streamed:
         moving = {i: self._time[value.name] for i, value in enumerate(node.inputs) if value.name in self._time}
         changes = any(value.name in self._trained for value in node.inputs)
         if not moving:
+            self._trained |= {value.name for value in node.outputs if changes}
             self._put(node, tuple(self._now.get(value.name, value) for value in node.inputs), node.attrs)
             return
         known = max(rows.calls for rows in moving.values())
@@ -203,7 +205,7 @@ class _Streamed:
         )
         waits = -(-(need - rows.hop) // rows.hop)
         before = max(rows.calls for rows in moving.values())
-        calls = before + waits if before or changes else 0
+        calls = before + waits if before else 0
         calls = max(calls, 1) if changes else calls
         out = Rows(1, hop, calls)
         self._put(node, *self._as_product(node, inputs, _of_rows(node.attrs, hop)), out)
@@ -240,11 +242,8 @@ class _Streamed:
 
     def _reshaped(self, node: Node, rows: Rows) -> Rows | None:
         """Return where time is after a Reshape that keeps it as the first axis with more than one row."""
-        source, shape = node.inputs[0].shape, node.outputs[0].shape
-        axis = next((axis for axis, size in enumerate(shape) if size > 1), None)
-        if axis is None or shape[axis] != source[rows.axis] or math.prod(source[: rows.axis]) != 1:
-            return None
-        return replace(rows, axis=axis)
+        axis = time_behind(node, rows.axis)
+        return None if axis is None else replace(rows, axis=axis)
 
     def _full(self, value: Value, rows: Rows) -> int:
         """Return calls after an update until a ring of all of a value has rows of the new weights alone."""
