@@ -272,7 +272,7 @@ class _Streamed:
 
     def _zero(self, value: Value) -> int:
         """Return the number that stands for a real 0: what a ring holds before the first rows."""
-        return self._formats[value.name.removesuffix(MARK)].zero if value.dtype == "int8" else 0
+        return self._formats[value.name.partition(MARK)[0]].zero if value.dtype == "int8" else 0
 
     def _put(self, node: Node, inputs: tuple[Value, ...], attrs: Attrs, rows: Rows | None = None) -> None:
         """Add a node on these operands, and note its results. rows: how the first moves in time."""

@@ -7,7 +7,7 @@ one pixel are the same bytes, and a kernel of K x 1 is the same bytes as one of 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -15,7 +15,7 @@ from tinytrain_compile.ir.types import Attrs, Graph, Node, Value
 from tinytrain_compile.ops.base import infer, row_form
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.conv import QConvAttrs
-from tinytrain_compile.ops.names import is_prepared, position
+from tinytrain_compile.ops.names import is_prepared, operand
 from tinytrain_compile.ops.pool import PoolAttrs
 from tinytrain_compile.ops.shape import ConcatAttrs, ReshapeAttrs, SliceAttrs, TransposeAttrs
 
@@ -43,11 +43,13 @@ def time_behind(node: Node, axis: int) -> int | None:
 
 @dataclass
 class _Standing:
-    """axes: of time, where it is known; values: those that stand upright, by name; views: of these, lying."""
+    """axes: of time as in the graph, where it is known; values: those that stand upright, by name; lying: views of
+    these as they were.
+    """
 
     axes: dict[str, int]
     values: dict[str, Value] = field(default_factory=dict[str, Value])
-    views: dict[str, Value] = field(default_factory=dict[str, Value])
+    lying: dict[str, Value] = field(default_factory=dict[str, Value])
 
     def seen(self, value: Value) -> Value:
         """Return a value as it stands."""
@@ -63,7 +65,7 @@ class _Standing:
             yield self._view(node)
             return
         lying = all(self.axes[one.name] == _ALONG and one.shape[:2] == (1, 1) for one in moving)
-        if lying and len(node.outputs) == 1 and (made := self._stood(node)) is not None:
+        if lying and len(node.outputs) == 1 and (made := self._stood(node, moving)) is not None:
             self.axes[node.outputs[0].name] = _ALONG
             yield from made
             return
@@ -76,43 +78,50 @@ class _Standing:
         axis = time_behind(node, self.axes[source.name])
         if axis is not None:
             self.axes[made.name] = axis
-        if axis == _ALONG and len(made.shape) == _MAP:
+        if axis == _ALONG and len(made.shape) == _MAP and made.shape[0] == 1:
             self.values[made.name] = made = replace(made, shape=_swapped(made.shape))
         return replace(node, op="Reshape", inputs=(source,), outputs=(made,), attrs=ReshapeAttrs(made.shape))
 
     def _lying(self, node: Node) -> Iterator[Node]:
         """Yield a node on its operands as they were, and the views of these."""
         for value in node.inputs:
-            if value.name in self.values and value.name not in self.views:
-                view = replace(value, name=f"{value.name}.lying")
-                self.views[value.name] = view
+            if value.name in self.values and value.name not in self.lying:
+                self.lying[value.name] = view = replace(value, name=f"{value.name}.lying")
                 self.axes[view.name] = self.axes[value.name]
-                attrs = ReshapeAttrs(value.shape)
-                yield Node(f"{view.name}.view", "Reshape", (self.values[value.name],), (view,), attrs, value.origin)
-        yield replace(node, inputs=tuple(self.views.get(value.name, value) for value in node.inputs))
+                yield _reshape(self.values[value.name], view)
+        yield replace(node, inputs=tuple(self.lying.get(value.name, value) for value in node.inputs))
 
-    def _stood(self, node: Node) -> list[Node] | None:
-        """Return a node on upright operands, and the view of its weight; None if it does not work along time alone."""
-        attrs, made = _turned(node.attrs), list[Node]()
+    def _stood(self, node: Node, moving: Sequence[Value]) -> list[Node] | None:
+        """Return a node on upright operands, with views of these; None if it does not work along time alone."""
+        attrs, made, inputs = _turned(node.attrs), list[Node](), dict[str, Value]()
         if is_prepared(node):
             return None
-        inputs = [self.seen(value) for value in node.inputs]
+        for value in moving:
+            inputs[value.name] = self.seen(value)
+            if value.name not in self.values:
+                inputs[value.name] = replace(value, name=f"{value.name}.upright", shape=_swapped(value.shape))
+                made.append(_reshape(value, inputs[value.name]))
         if isinstance(attrs, ConvAttrs | QConvAttrs):
-            at = position(node, "w")
-            weight = inputs[at]
-            shape = _swapped(weight.shape)
-            inputs[at] = replace(weight, name=f"{weight.name}.{node.name}.upright", shape=shape)
-            view = Node(f"{inputs[at].name}.view", "Reshape", (weight,), (inputs[at],), ReshapeAttrs(shape))
-            made.append(replace(view, origin=weight.origin))
+            weight = operand(node, "w")
+            stood = replace(weight, name=f"{weight.name}.{node.name}.upright", shape=_swapped(weight.shape))
+            inputs[weight.name] = stood
+            made.append(_reshape(weight, stood))
         output = replace(node.outputs[0], shape=_swapped(node.outputs[0].shape))
-        stood = replace(node, inputs=tuple(inputs), outputs=(output,), attrs=node.attrs if attrs is None else attrs)
+        given = tuple(inputs.get(value.name, value) for value in node.inputs)
+        stood = replace(node, inputs=given, outputs=(output,), attrs=node.attrs if attrs is None else attrs)
+        if attrs is None:
+            form = row_form(stood)
+            if form is None or form.windows or form.sum is not None:
+                return None
         if infer(node.op, stood.inputs, stood.attrs)[0].shape != output.shape:
             return None
-        form = row_form(stood)
-        if attrs is None and (form is None or form.windows or form.sum is not None):
-            return None
         self.values[output.name] = output
+        self.values |= {value.name: inputs[value.name] for value in moving}
         return [*made, stood]
+
+
+def _reshape(source: Value, view: Value) -> Node:
+    return Node(f"{view.name}.view", "Reshape", (source,), (view,), ReshapeAttrs(view.shape), source.origin)
 
 
 def _is_view(node: Node) -> bool:
