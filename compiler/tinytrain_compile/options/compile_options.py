@@ -25,6 +25,7 @@ from tinytrain_compile.options.option import (
     options_in,
     parse_betas,
     parse_epsilon,
+    parse_listen,
     parse_memories,
     parse_name,
     parse_norm,
@@ -104,10 +105,13 @@ class CompileOptions:
         "on: add calls that compute a step in short slices, so that your firmware can run between them "
         "(docs/slices.md).",
     )
-    listen: Literal["off", "on"] = _output(
+    listen: int | Literal["off", "on"] = _output(
         "off",
-        "on: add m_hear, an inference that takes the next rows of a stream and keeps the earlier ones in rings "
-        "(docs/listening.md).",
+        "on: add m_hear, an inference that takes the next rows of a stream and keeps the earlier ones in rings. "
+        "AXIS: the same, with time along this axis of the file's input, such as 2 (docs/listening.md).",
+        metavar="on|AXIS",
+        read=parse_listen,
+        shown="off",
     )
     plans: tuple[int, ...] = _output(
         (),
