@@ -37,7 +37,7 @@ from tinytrain_compile.frontend.evaluator.reference import (
     run_opset,
 )
 from tinytrain_compile.frontend.file.forms import array_in_float32, node_in_float32, with_output
-from tinytrain_compile.frontend.file.model import changed
+from tinytrain_compile.frontend.file.model import UNROLLED, changed
 from tinytrain_compile.frontend.file.protobuf import live_part, reads
 from tinytrain_compile.frontend.training_file.read import model_file, read_training_file
 from tinytrain_compile.ir.types import Array
@@ -80,6 +80,7 @@ class FileModel:
     """Nodes that the outputs depend on, in the file's order, and how to run one.
 
     inputs: name -> numpy type; constants: data of initializers; quantised: whether any node stores integers.
+    is_unrolled: whether it is the window of a file with explicit state.
     """
 
     def __init__(self, path: Path, output: str = "", weights: Path | None = None, wide: bool = False) -> None:
@@ -89,6 +90,7 @@ class FileModel:
         they are at first (weights: where these are). wide: compute in float64, whatever the file says.
         """
         read, _ = read_training_file(path, weights, output=output)
+        self.is_unrolled = any(entry.key == UNROLLED for entry in read.metadata_props)
         proto = _for_the_evaluator(with_output(read, output) if output else read, model_file(path).parent)
         graph = proto.graph
         self._opsets = list(proto.opset_import)

@@ -27,6 +27,9 @@ LEARNED = "ai.onnx.ml"
 LITERT = "LiteRT"
 """Producer of models that are made of .tflite files."""
 
+UNROLLED = "unrolled by tinytrain-compile"
+"""Metadata of a model that is the window of a file with explicit state."""
+
 
 @dataclass(eq=False)
 class Refused(Exception):  # noqa: N818  (not an error of its own: all of a model are reported together)

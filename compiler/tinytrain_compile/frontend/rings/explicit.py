@@ -23,9 +23,13 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """Rings of a file, by what they join; names of the inputs and outputs that are no state."""
+    """Rings of a file, by what they join; names of the inputs and outputs that are no state.
+
+    next: state input -> the output that is this state at the next call.
+    """
 
     rings: Mapping[str, Ring[str]]
+    next: Mapping[str, str]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
@@ -56,7 +60,8 @@ def find_state(model: OnnxModel, shapes: Shapes, output: str) -> State | None:
         return None
     if not outputs:
         raise CompileError("E0218", model.name, "all of its outputs are state", "export it with the output that counts")
-    return State({ring.joined: ring for _, ring in rings.values()}, inputs, outputs)
+    follows = {name: kept for name, (kept, _) in rings.items()}
+    return State({ring.joined: ring for _, ring in rings.values()}, follows, inputs, outputs)
 
 
 def constant_rows(model: OnnxModel, node: OnnxNode, shape: tuple[int, ...]) -> list[tuple[int, int, int]]:

@@ -6,7 +6,8 @@ Nodes, weights and names stay those of the file, so that what is learned leads b
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tinytrain_compile.frontend.file.forms import at_opset_13, inferred_types
 from tinytrain_compile.frontend.file.guard import parse_model
 from tinytrain_compile.frontend.file.model import (
     OPSET,
+    UNROLLED,
     Links,
     OnnxModel,
     OnnxNode,
@@ -57,10 +59,20 @@ _OTHERS = frozenset(("LayerNormalization", "MatMul", "Transpose"))
 _KNOWN = _FIRST_ALONE | _ROW_BY_ROW | _ENDS | _OTHERS | _ALONG.keys()
 
 
+@dataclass(frozen=True, eq=False)
+class Window:
+    """A file of one window: of which step, with which state, and the rows of each input."""
+
+    proto: onnx.ModelProto
+    step: OnnxModel
+    state: State
+    rows: Mapping[str, Rows]
+
+
 def in_one_window(
     proto: onnx.ModelProto, folder: Path, name: str, max_window: int | None, output: str
-) -> onnx.ModelProto | None:
-    """Return the file of a window, for one with state; None for any other.
+) -> Window | None:
+    """Return the window of a file with state; None for any other.
 
     folder: of external data. max_window: frames of the input that it may have; 0: any; None: MOST_FRAMES. output: the
     one that counts, of several. Errors: E0501 with the pattern for other state; E0217.
@@ -91,13 +103,13 @@ class _Unrolling(Unrolling[str, OnnxNode]):
         super().__init__(
             model.name, state.rings, reachable(tuple(joined), state.outputs), (state.inputs, state.outputs)
         )
-        self._model = model
+        self._model, self._state = model, state
         self._shapes = {**{name: array.shape for name, array in model.constants.items()}, **shapes}
         self._links = Links(model.nodes, model.outputs, model.constants)
         self._taken = {*self._shapes, *(name for node in model.nodes for name in (*node.inputs, *node.outputs))}
         self._made, self._tables = list[onnx.NodeProto](), list[onnx.TensorProto]()
 
-    def run(self, max_window: int) -> onnx.ModelProto:
+    def run(self, max_window: int) -> Window:
         self.count(max_window)
         for node in self.operators:
             self._rewrite(node)
@@ -106,10 +118,12 @@ class _Unrolling(Unrolling[str, OnnxNode]):
         graph, states = made.graph, {ring.variable for ring in self.rings.values()}
         _put(graph.node, self._made)
         _put(graph.input, [self._longer(value) for value in graph.input if value.name not in states])
-        _put(graph.output, [value for value in graph.output if value.name in self._outputs])
+        outputs = [value for value in graph.output if value.name in self._outputs]
+        _put(graph.output, outputs or [onnx.ValueInfoProto(name=name) for name in self._outputs])
         _put(graph.value_info, [])
         graph.initializer.extend(self._tables)
-        return made
+        made.metadata_props.add(key=UNROLLED)
+        return Window(made, self._model, self._state, {name: self.rows[name] for name in self._inputs})
 
     def _longer(self, value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
         """Return what is declared of an input, with the rows of the window."""

@@ -64,7 +64,7 @@ def _without_state(proto: onnx.ModelProto, path: Path, max_window: int | None, o
         window = in_one_window(proto, path.parent, path.stem, max_window, output)
     if window is None and max_window:
         raise CompileError("E0113", "--max-window", "is for files with state", "leave it out")
-    return proto if window is None else window
+    return proto if window is None else window.proto
 
 
 def _may_have_state(proto: onnx.ModelProto) -> bool:
