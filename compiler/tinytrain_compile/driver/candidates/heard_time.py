@@ -71,10 +71,11 @@ def heard_time(model: ImportedModel, listen: int | Literal["off", "on"]) -> Hear
     if isinstance(listen, int):
         if not -rank <= listen < rank:
             what = f"{source.name} has axes 0 to {rank - 1} (shape {list(source.shape)})"
-            raise CompileError("E0101", flag, what, f"name one of these: --listen {source.perm[found]}")
+            raise CompileError("E0101", flag, what, "count from 0; axis 0 is the batch")
         if source.perm[found] != listen % rank:
-            what = f"axis {listen} of {source.name} {list(source.shape)} lies inside of axis {source.perm[found]} here"
-            way = f"{layout or 'export the model with time as its rows (NCHW: axis 2)'}, or listen along the outer axis"
+            inside = f"lies inside of axis {source.perm[found]} in the device's input"
+            what = f"axis {listen} of {source.name} (shape {list(source.shape)}) {inside}"
+            way = layout or f"export the model with time as axis {source.perm[found]}"
             raise CompileError("E0113", flag, what, way)
     text = f"axis {source.perm[found]} of {source.name}"
     return HeardTime(flag, found, text, layout, model.floats)

@@ -28,7 +28,7 @@ def check_steps(path: Path, output: str = "", seed: int = 0) -> None:
     output: the one that counts, of several. E0605 if they differ; EvaluatorLacksError where onnx.reference cannot run
     the file.
     """
-    window = in_one_window(read_proto(path), path.parent, path.stem, 0, output)
+    window = in_one_window(read_proto(path), path.parent, path.name, 0, output)
     assert window is not None, "who calls knows that it has state"
     random = np.random.default_rng(seed)
     shapes = {value.name: value.shape for value in parse_model(window.proto, "", path.parent, FrontendOptions()).inputs}

@@ -61,7 +61,7 @@ def _without_state(proto: onnx.ModelProto, path: Path, max_window: int | None, o
     if _may_have_state(proto):
         from tinytrain_compile.frontend.rings.onnx_window import in_one_window
 
-        window = in_one_window(proto, path.parent, path.stem, max_window, output)
+        window = in_one_window(proto, path.parent, path.name, max_window, output)
     if window is None and max_window:
         raise CompileError("E0113", "--max-window", "is for files with state", "leave it out")
     return proto if window is None else window.proto
