@@ -148,10 +148,13 @@ class _Finder:
     def check(
         self, inputs: tuple[str, ...], outputs: tuple[str, ...], reasons: Mapping[str, Refused], has_rings: bool
     ) -> None:
-        """Raise E0501 for inputs that look like state: an output has their shape and depends on them."""
-        for name in inputs if len(inputs) > 1 or has_rings else ():
+        """Raise E0501 for inputs that look like state: an output has their shape and depends on them.
+
+        Data comes first by custom, so the last such input is named.
+        """
+        for name in reversed(inputs):
             others = [one for one in outputs if self._looks_like_state(name, one)]
-            if name in reasons or (others and len(outputs) > 1):
+            if name in reasons or (others and len(inputs) > 1 and len(outputs) > 1):
                 way = _TRY if has_rings else f"{_TRY}; if it is no state, choose an output with --model-output NAME"
                 raise CompileError("E0501", self._model.name, self._why(name, others, reasons.get(name)), way)
 
@@ -164,6 +167,6 @@ class _Finder:
         if reason is not None:
             return reason.reason
         readers = ", ".join(dict.fromkeys(node.op for node in self._links.readers(name)))
-        maker = self._links.maker(self._real(outputs[0]))
+        maker = self._links.maker(self._real(outputs[-1]))
         made = "itself" if maker is None else maker.op
-        return f"input {name} (read by {readers}) and output {outputs[0]} (made by {made}) look like state, but no ring"
+        return f"input {name} (read by {readers}) and output {outputs[-1]} (made by {made}) look like state, not a ring"

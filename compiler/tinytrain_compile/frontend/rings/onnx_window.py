@@ -33,6 +33,7 @@ from tinytrain_compile.frontend.file.protobuf import free_name
 from tinytrain_compile.frontend.options import FrontendOptions
 from tinytrain_compile.frontend.rings.explicit import PATTERN, Shapes, State, constant_rows, find_state
 from tinytrain_compile.frontend.rings.unroll import MOST_FRAMES, Rows, Unrolling, same_axis, size_at
+from tinytrain_compile.ir.types import Array
 
 _WINDOWS = frozenset(("AveragePool", "Conv", "MaxPool"))
 _ROWS = """
@@ -241,6 +242,19 @@ class _Unrolling(Unrolling[str, OnnxNode]):
         source = operator.input(0)
         return self.length(source) - self._bounds(operator)[self.rows[source].axis][1]
 
+    def asked(self, operator: OnnxNode, source: str, need: int) -> int:
+        moments = self._moments(operator)
+        return super().asked(operator, source, need) if moments is None else self.length(source) - int(moments.min())
+
+    def _moments(self, node: OnnxNode) -> Array | None:
+        """Return the rows that a Gather takes of a step; None for any other node."""
+        source = node.input(0)
+        if node.op != "Gather" or source not in self.rows:
+            return None
+        along = node.integer("axis", 0) % len(self.shape(source)) == self.rows[source].axis
+        table = self._model.numbers(node.input(1)) if along else None
+        return None if table is None or not table.size else table % self.length(source)
+
     def _bounds(self, node: OnnxNode) -> list[tuple[int, int, int]]:
         return constant_rows(self._model, node, self.shape(node.input(0)))
 
@@ -260,6 +274,8 @@ class _Unrolling(Unrolling[str, OnnxNode]):
             node = new_node(node.name, "Identity", inputs, node.outputs)
         elif node.op == "Reshape" and results:
             inputs[1] = self._table(node.output(0), "shape", self.lengthened(node.output(0)))
+        elif (moments := self._moments(node)) is not None:
+            inputs[1] = self._table(node.output(0), "moments", moments - moments.min())
         self._made.append(rewritten(node, inputs).proto)
 
     def _last(self, k: str, rows: int) -> str:
@@ -284,7 +300,7 @@ class _Unrolling(Unrolling[str, OnnxNode]):
         names = [self._table(node.output(0), what, one) for what, one in tables.items()]
         return rewritten(node, (source, *names)).proto
 
-    def _table(self, beside: str, what: str, numbers: Sequence[int]) -> str:
+    def _table(self, beside: str, what: str, numbers: Sequence[int] | Array) -> str:
         name = free_name(f"{beside}.{what}", self._taken)
         self._tables.append(numpy_helper.from_array(np.asarray(numbers, np.int64), name))
         return name
