@@ -205,4 +205,4 @@ def test_hears_what_onnxruntime_hears(name: str, tmp_path: Path) -> None:
     assert [*before.graph.node] == [*after.graph.node]
     assert [*before.graph.input, *before.graph.output] == [*after.graph.input, *after.graph.output]
     changed = {a.name for a, b in zip(before.graph.initializer, after.graph.initializer, strict=True) if a != b}
-    assert changed == {*net.weights}
+    assert changed - {"half"} == {*net.weights}

@@ -50,6 +50,9 @@ class HeardTime:
             return self.refused(layer, "is recurrent, and begins each window with a state of zeros")
         if isinstance(node.attrs, EmbedAttrs) and node.attrs.shape[axis] != node.inputs[0].shape[axis]:
             return self.refused(layer, PADS, NO_PADDING)
+        if node.op == "Gemm" and node.inputs[0].shape[0] > 1:
+            what = "is a dense layer of each moment, which has no rows on the device"
+            return self.refused(layer, what, "write it as a convolution of kernel 1, its features as channels")
         if node.op == "MatMul" and len(moving) > 1:
             return self.refused(layer, "multiplies each moment by all others (attention)")
         along = _axes(node)

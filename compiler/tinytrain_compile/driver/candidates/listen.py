@@ -175,6 +175,7 @@ class _Streamed:
             self._by_rows(node, moving, changes)
             return
         if self._row_of_its_row(node, moving):
+            self._raw |= {value.name for value in node.outputs if node.inputs[min(moving)].name in self._raw}
             inputs = tuple(self._now.get(value.name, value) for value in node.inputs)
             self._put(node, inputs, node.attrs, replace(next(iter(moving.values())), calls=known))
             return

@@ -70,7 +70,8 @@ class _Standing:
             yield from made
             return
         yield from self._lying(node)
-        self.axes |= {one.name: self.axes[moving[0].name] for one in node.outputs if one.shape[:2] == (1, 1)}
+        alike = (one for one in node.outputs if one.shape == moving[0].shape or one.shape[:2] == (1, 1))
+        self.axes |= {one.name: self.axes[moving[0].name] for one in alike}
 
     def _view(self, node: Node) -> Node:
         """Return a Reshape, its result upright if it is a signal."""
