@@ -109,7 +109,7 @@ class CompileOptions:
         "off",
         "on: add m_hear, an inference that takes the next rows of a stream and keeps the earlier ones in rings. "
         "AXIS: the same, with time along this axis of the file's input, such as 2 (docs/listening.md).",
-        metavar="on|AXIS",
+        metavar="off|on|AXIS",
         read=parse_listen,
         shown="off",
     )
@@ -324,7 +324,7 @@ class CompileOptions:
 
     max_window: int | None = _model(
         None,
-        "Longest window, in frames of the input, to which a .tflite file with state may be unrolled (docs/tflite.md). "
+        "Longest window, in frames of the input, to which a file with state may be unrolled (docs/tflite.md). "
         "[default: 512]",
         metavar="FRAMES",
         limits=(1, 1 << 20),
