@@ -123,8 +123,8 @@ def _strides(model: onnx.ModelProto) -> None:
 
 PATTERN = "Concat of a state input with new rows behind it, and Slice of its last rows as the state output"
 NO_RINGS: dict[str, tuple[Callable[[onnx.ModelProto], None], str]] = {
-    "differing shape": (_longer_state, "state s1 has shape [1, 1, 3, 6], and n1 [1, 1, 4, 6]"),
-    "first rows": (_reads_first_rows, "what n1 keeps are not the last 3 rows"),
+    "differing shape": (_longer_state, "state s1, Concat: it has shape [1, 1, 3, 6], and n1 [1, 1, 4, 6]"),
+    "first rows": (_reads_first_rows, "state s1, Slice: what n1 keeps are not the last 3 rows"),
     "arithmetic": (_decays, "input s1 (read by Add) and output n1 (made by Relu) look like state, not a ring"),
     "padding": (_pads, "Conv: it pads along time"),
     "normalisation": (_normalises, "Softmax: it works along time"),
@@ -206,3 +206,12 @@ def test_hears_what_onnxruntime_hears(name: str, tmp_path: Path) -> None:
     assert [*before.graph.input, *before.graph.output] == [*after.graph.input, *after.graph.output]
     changed = {a.name for a, b in zip(before.graph.initializer, after.graph.initializer, strict=True) if a != b}
     assert changed - {"half"} == {*net.weights}
+
+
+def test_time_is_the_axis_of_the_rings(tmp_path: Path) -> None:
+    """An image whose time is its width is not listened to along its height."""
+    path = saved(nets.COLUMNS.model(), tmp_path)
+    with pytest.raises(
+        CompileError, match=r"--listen on: axis 3 of x .* inside of axis 2.*export the model with time as"
+    ):
+        tt.compile(path, listen="on", verify="none")

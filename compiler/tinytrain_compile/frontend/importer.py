@@ -125,7 +125,8 @@ def import_model(model: OnnxModel, options: FrontendOptions, training: FileTrain
     ends = outputs if loss is None else (*outputs, loss.site.output)
     choices = accounted(ctx, read, ends, imported.graph.parameters)
     names = known_names(choices, Links(read.nodes, ends, read.constants))
-    return replace(imported, choices=choices, graph=replace(imported.graph, known_as=names))
+    graph = replace(imported.graph, known_as=names)
+    return replace(imported, choices=choices, graph=graph, time_axis=read.time_axis)
 
 
 def _own_loss(model: OnnxModel, options: FrontendOptions) -> FileLoss | None:

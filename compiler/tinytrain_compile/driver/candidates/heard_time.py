@@ -65,19 +65,21 @@ class HeardTime:
 def heard_time(model: ImportedModel, listen: int | Literal["off", "on"]) -> HeardTime:
     """Return the axis of time: the outermost of the graph's input with more than one row.
 
-    listen: what the user says. E0101 for an axis that the input has not; E0113 for one that is not the outermost.
+    listen: what the user says; a file with state knows it by itself. E0101 for an axis that the input has not; E0113 for
+    one that is not the outermost.
     """
     source = model.data[0]
     rank, flag = len(source.shape), f"--listen {listen}"
     layout = {_SIGNAL: "--input-layout lc"}.get(rank, "--input-layout hwc" if source.perm == (0, 1, 2, 3) else "")
     found = next((k for k in range(rank) if source.shape[source.perm[k]] > 1), 0)
-    if isinstance(listen, int):
-        if not -rank <= listen < rank:
+    wanted = model.time_axis if listen == "on" else listen
+    if isinstance(wanted, int):
+        if not -rank <= wanted < rank:
             what = f"{source.name} has axes 0 to {rank - 1} (shape {list(source.shape)})"
             raise CompileError("E0101", flag, what, "count from 0; axis 0 is the batch")
-        if source.perm[found] != listen % rank:
+        if source.perm[found] != wanted % rank:
             inside = f"lies inside of axis {source.perm[found]} in the device's input"
-            what = f"axis {listen} of {source.name} (shape {list(source.shape)}) {inside}"
+            what = f"axis {wanted} of {source.name} (shape {list(source.shape)}) {inside}"
             way = layout or f"export the model with time as axis {source.perm[found]}"
             raise CompileError("E0113", flag, what, way)
     text = f"axis {source.perm[found]} of {source.name}"

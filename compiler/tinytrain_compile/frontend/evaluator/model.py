@@ -37,7 +37,7 @@ from tinytrain_compile.frontend.evaluator.reference import (
     run_opset,
 )
 from tinytrain_compile.frontend.file.forms import array_in_float32, node_in_float32, with_output
-from tinytrain_compile.frontend.file.model import UNROLLED, changed
+from tinytrain_compile.frontend.file.model import LITERT, TIME_AXIS, changed
 from tinytrain_compile.frontend.file.protobuf import live_part, reads
 from tinytrain_compile.frontend.training_file.read import model_file, read_training_file
 from tinytrain_compile.ir.types import Array
@@ -90,7 +90,8 @@ class FileModel:
         they are at first (weights: where these are). wide: compute in float64, whatever the file says.
         """
         read, _ = read_training_file(path, weights, output=output)
-        self.is_unrolled = any(entry.key == UNROLLED for entry in read.metadata_props)
+        has_state = any(entry.key == TIME_AXIS for entry in read.metadata_props)
+        self.is_unrolled = has_state and read.producer_name != LITERT
         proto = _for_the_evaluator(with_output(read, output) if output else read, model_file(path).parent)
         graph = proto.graph
         self._opsets = list(proto.opset_import)

@@ -27,8 +27,8 @@ LEARNED = "ai.onnx.ml"
 LITERT = "LiteRT"
 """Producer of models that are made of .tflite files."""
 
-UNROLLED = "unrolled by tinytrain-compile"
-"""Metadata of a model that is the window of a file with explicit state."""
+TIME_AXIS = "tinytrain-compile: axis of time"
+"""Metadata of a model that is the window of a file with state: the axis of time of its first input."""
 
 
 @dataclass(eq=False)
@@ -198,6 +198,11 @@ class OnnxModel:
         shapes = (v.type.tensor_type.shape.dim for v in self.proto.graph.output if v.name in self.outputs)
         scalar = any(all(dim.HasField("dim_value") and dim.dim_value == 1 for dim in dims) for dims in shapes)
         return scalar or any(op in LOSS_OPS for _, op in self.operators)
+
+    @property
+    def time_axis(self) -> int | None:
+        """Return the axis of time of the first input, if the file has state and this is its window."""
+        return next((int(entry.value) for entry in self.proto.metadata_props if entry.key == TIME_AXIS), None)
 
     @property
     def is_quantised(self) -> bool:

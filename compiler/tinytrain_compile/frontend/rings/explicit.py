@@ -104,14 +104,14 @@ class _Finder:
         if held != (state if cut is None else cut.output(0)):
             return None
         shape, joined = self._shapes.get(state), self._shapes.get(joint.output(0))
-        if shape is None or joined is None or len(shape) != len(joined):
+        if shape is None or joined is None or not len(shape) == len(joined) > 1:
             return None
         axis = joint.integer("axis", 0) % len(joined)
         next_state = self._next(joint.output(0), cut is None)
         if not next_state or axis == 0:
             return None
         if self._shapes.get(next_state) != shape:
-            what = f"state {state} has shape {list(shape)}, and {next_state} {list(self._shapes.get(next_state, ()))}"
+            what = f"it has shape {list(shape)}, and {next_state} {list(self._shapes.get(next_state, ()))}"
             raise Refused(joint.op, what, "")
         end = cut or self._links.maker(self._real(next_state))
         assert end is not None
@@ -165,7 +165,7 @@ class _Finder:
 
     def _why(self, name: str, outputs: list[str], reason: Refused | None) -> str:
         if reason is not None:
-            return reason.reason
+            return f"state {name}, {reason.attribute}: {reason.reason}"
         readers = ", ".join(dict.fromkeys(node.op for node in self._links.readers(name)))
         maker = self._links.maker(self._real(outputs[-1]))
         made = "itself" if maker is None else maker.op

@@ -20,7 +20,7 @@ from tinytrain_compile.frontend.file.forms import at_opset_13, inferred_types
 from tinytrain_compile.frontend.file.guard import parse_model
 from tinytrain_compile.frontend.file.model import (
     OPSET,
-    UNROLLED,
+    TIME_AXIS,
     Links,
     OnnxModel,
     OnnxNode,
@@ -85,14 +85,16 @@ def in_one_window(
     except CompileError:  # of a part that may not count, or shapes left open: who reads the file says so
         return None
     shapes = {key: shape for key, (shape, _) in inferred_types(model).items()}
+    state = find_state(model, shapes, output)
+    if state is None:
+        return None
     try:
-        state = find_state(model, shapes, output)
-        if state is None:
-            return None
         return _Unrolling(model, shapes, state).run(MOST_FRAMES if max_window is None else max_window)
     except Refused as reason:
         what = f"{reason.attribute}: {reason.reason}, which cannot be computed row by row"
         raise CompileError("E0501", name, what, f"rings ({PATTERN}) and {reason.nearest}") from reason
+    except (ValueError, IndexError, OverflowError, ZeroDivisionError) as error:
+        raise CompileError("E0212", name, f"it has state, and {error}", "check the attributes of its nodes") from error
 
 
 class _Unrolling(Unrolling[str, OnnxNode]):
@@ -123,7 +125,7 @@ class _Unrolling(Unrolling[str, OnnxNode]):
         _put(graph.output, outputs or [onnx.ValueInfoProto(name=name) for name in self._outputs])
         _put(graph.value_info, [])
         graph.initializer.extend(self._tables)
-        made.metadata_props.add(key=UNROLLED)
+        made.metadata_props.add(key=TIME_AXIS, value=str(self.rows[self._inputs[0]].axis))
         return Window(made, self._model, self._state, {name: self.rows[name] for name in self._inputs})
 
     def _longer(self, value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:

@@ -29,13 +29,15 @@ _DATA_SECOND = {"SPLIT": 1}
 """Place of the data where it is not the first operand."""
 
 
-def unrolled(file: TfliteFile, max_window: int) -> Subgraph:
-    """Return the stateless graph of a window. max_window: frames of the input that it may have; 0: any.
+def unrolled(file: TfliteFile, max_window: int) -> tuple[Subgraph, int]:
+    """Return the stateless graph of a window, and the axis of time of its first input.
 
+    max_window: frames of the input that it may have; 0: any.
     E0501 for state that is no ring, or an operator that rows cannot pass; E0217 for a longer window.
     """
     try:
-        return _Unrolling(file).run(max_window)
+        unrolling = _Unrolling(file)
+        return unrolling.run(max_window), unrolling.rows[file.subgraphs[0].inputs[0]].axis
     except Refused as reason:
         what = f"{reason.attribute}: {reason.reason}, which cannot be computed row by row"
         raise CompileError("E0501", file.name, what, f"rings ({PATTERN}) and {reason.nearest}") from reason
