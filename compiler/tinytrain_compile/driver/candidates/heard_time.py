@@ -65,8 +65,8 @@ class HeardTime:
 def heard_time(model: ImportedModel, listen: int | Literal["off", "on"]) -> HeardTime:
     """Return the axis of time: the outermost of the graph's input with more than one row.
 
-    listen: what the user says; a file with state knows it by itself. E0101 for an axis that the input has not; E0113 for
-    one that is not the outermost.
+    listen: what the user says; a file with state knows it by itself. E0101 for an axis that the input has not, E0113
+    for one that is not the outermost.
     """
     source = model.data[0]
     rank, flag = len(source.shape), f"--listen {listen}"
@@ -74,7 +74,7 @@ def heard_time(model: ImportedModel, listen: int | Literal["off", "on"]) -> Hear
     found = next((k for k in range(rank) if source.shape[source.perm[k]] > 1), 0)
     wanted = model.time_axis if listen == "on" else listen
     if isinstance(wanted, int):
-        if not -rank <= wanted < rank:
+        if not -rank < wanted < rank or wanted == 0:
             what = f"{source.name} has axes 0 to {rank - 1} (shape {list(source.shape)})"
             raise CompileError("E0101", flag, what, "count from 0; axis 0 is the batch")
         if source.perm[found] != wanted % rank:
