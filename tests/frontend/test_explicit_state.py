@@ -78,6 +78,37 @@ def test_a_state_output_may_be_what_counts(tmp_path: Path) -> None:
     path = saved(nets.ROWS.model(), tmp_path)
     assert load_model(path, FrontendOptions(output="n2")).output_name == "n2"
     assert load_model(path, FrontendOptions(output="r2")).input_shape == (1, 1, 9, 6), "an inner result"
+    steps.check_steps(path, "r2")
+
+
+def _stored(scales: dict[str, float]) -> onnx.ModelProto:
+    """The net of rows with these tensors as int8: QDQ pairs behind them."""
+    made = nets.ROWS.model()
+    graph, table = made.graph, [("zero", np.asarray(3, np.int8))]
+    for name, scale in scales.items():
+        for node in graph.node:
+            node.input[:] = [f"{one}.dq" if one == name else one for one in node.input]
+        table.append((f"{name}.scale", np.asarray(scale, np.float32)))
+        pairs = [("QuantizeLinear", name, f"{name}.q"), ("DequantizeLinear", f"{name}.q", f"{name}.dq")]
+        made_by = [k for k, node in enumerate(graph.node) if name in node.output]
+        for op, source, result in reversed(pairs):
+            node = onnx.helper.make_node(op, [source, f"{name}.scale", "zero"], [result], name=result)
+            graph.node.insert(made_by[0] + 1 if made_by else 0, node)
+    graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in table)
+    onnx.checker.check_model(made)
+    return made
+
+
+def test_a_state_of_integers(tmp_path: Path) -> None:
+    """QDQ pairs on the way of a state are passed if they all have one scale: else rows are rounded at each call."""
+    scales = {"x": 0.03, "s1": 0.03, "j1": 0.03, "r1": 0.02, "s2": 0.02, "j2": 0.02}
+    path = saved(_stored(scales), tmp_path)
+    steps.check_steps(path)
+    imported = load_model(path)
+    assert imported.input_shape == (1, 1, 9, 6)
+    assert imported.quantised
+    with pytest.raises(CompileError, match=r"E0501.*state s2, QuantizeLinear: its rows are stored in other scales"):
+        load_model(saved(_stored({**scales, "s2": 0.021}), tmp_path))
 
 
 # ---- what is no ring -------------------------------------------------------------------------------------------------

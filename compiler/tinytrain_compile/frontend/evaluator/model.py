@@ -92,7 +92,18 @@ class FileModel:
         read, _ = read_training_file(path, weights, output=output)
         has_state = any(entry.key == TIME_AXIS for entry in read.metadata_props)
         self.is_unrolled = has_state and read.producer_name != LITERT
-        proto = _for_the_evaluator(with_output(read, output) if output else read, model_file(path).parent)
+        self._take(with_output(read, output) if output else read, model_file(path).parent, wide)
+
+    @classmethod
+    def of(cls, proto: onnx.ModelProto, folder: Path) -> FileModel:
+        """Return a model that is in memory, as it is: no part of it is a step of a window. folder: of its data."""
+        made = cls.__new__(cls)
+        made.is_unrolled = False
+        made._take(proto, folder, wide=False)
+        return made
+
+    def _take(self, read: onnx.ModelProto, folder: Path, wide: bool) -> None:
+        proto = _for_the_evaluator(read, folder)
         graph = proto.graph
         self._opsets = list(proto.opset_import)
         self._opset = max((entry.version for entry in self._opsets if not entry.domain), default=0)
@@ -123,6 +134,13 @@ class FileModel:
         """Return samples that an input takes; 1 if the file leaves it open."""
         dims = self._dims.get(name)
         return max(dims[0].dim_value, 1) if dims else 1
+
+    def outputs_of(self, feeds: Mapping[str, Array]) -> tuple[Array, ...]:
+        """Return the outputs on these inputs; EvaluatorLacksError as `run`."""
+        values = {**self.constants, **feeds}
+        for node in self.nodes:
+            values.update(zip(node.outputs, self.run(node, values), strict=True))
+        return tuple(values[name] for name in self.outputs)
 
     def run(
         self, node: FileNode, values: Mapping[str, Array], unrounded: Mapping[str, Array] | None = None

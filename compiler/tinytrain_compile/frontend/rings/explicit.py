@@ -18,6 +18,9 @@ from tinytrain_compile.frontend.rings.unroll import Ring
 PATTERN = "Concat of a state input with new rows behind it, and Slice of its last rows as the state output"
 _TRY = f"the pattern that is understood: {PATTERN} (docs/listening.md)"
 
+_PASSING = frozenset(("Identity", "QuantizeLinear", "DequantizeLinear"))
+"""Operators that may be anywhere on the way of a state."""
+
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -100,8 +103,8 @@ class _Finder:
         cut, joint = (first, self._reader(first.output(0))) if first.op == "Slice" else (None, first)
         if joint is None or joint.op != "Concat" or len(joint.inputs) != 2:
             return None
-        held = self._real(joint.input(0))
-        if held != (state if cut is None else cut.output(0)):
+        held, new = self._real(joint.input(0)), self._real(joint.input(1))
+        if held != (state if cut is None else cut.output(0)) or new == state:
             return None
         shape, joined = self._shapes.get(state), self._shapes.get(joint.output(0))
         if shape is None or joined is None or not len(shape) == len(joined) > 1:
@@ -120,6 +123,7 @@ class _Finder:
         wanted = [(n - rows if k == axis else 0, n, 1) for k, n in enumerate(source)]
         if constant_rows(self._model, end, source) != wanted:
             raise Refused(end.op, f"what {next_state} keeps are not the last {rows} rows", "")
+        self._check_formats(joint.input(0), next_state, end.input(0))
         return next_state, Ring(state, axis, rows, joint.input(1), joint.output(0))
 
     def _next(self, joined: str, is_cut: bool) -> str:
@@ -134,16 +138,27 @@ class _Finder:
         return ""
 
     def _reader(self, name: str) -> OnnxNode | None:
-        """Return the only node that reads a tensor, behind Identity."""
+        """Return the only node that reads a tensor, behind what passes it on."""
         readers = self._links.readers(name)
-        if len(readers) != 1 or readers[0].op != "Identity":
+        if len(readers) != 1 or readers[0].op not in _PASSING:
             return readers[0] if len(readers) == 1 else None
         return self._reader(readers[0].output(0))
 
     def _real(self, name: str) -> str:
-        """Return what a tensor is in front of Identity."""
+        """Return what a tensor is in front of what passes it on."""
         maker = self._links.maker(name)
-        return name if maker is None or maker.op != "Identity" else self._real(maker.input(0))
+        return name if maker is None or maker.op not in _PASSING else self._real(maker.input(0))
+
+    def _check_formats(self, *ends: str) -> None:
+        """Refuse rows that are rounded anew at each call: in front of these tensors all scales have to be the same."""
+        found = set[tuple[bytes, ...]]()
+        for name in ends:
+            while (maker := self._links.maker(name)) is not None and maker.op in _PASSING:
+                numbers = [self._model.numbers(one) for one in maker.inputs[1:]]
+                found |= {tuple(b"" if one is None else one.tobytes() for one in numbers)} if numbers else set()
+                name = maker.input(0)
+        if len(found) > 1:
+            raise Refused("QuantizeLinear", "its rows are stored in other scales from call to call", "")
 
     def check(
         self, inputs: tuple[str, ...], outputs: tuple[str, ...], reasons: Mapping[str, Refused], has_rings: bool
