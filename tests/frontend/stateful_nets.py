@@ -181,7 +181,24 @@ TOKENS = Stateful(  # time in front of features, in an older opset
     tables={"flat": [1, 5]},
     opset=12,
 )
-NETS = {"rows": ROWS, "columns": COLUMNS, "deque": DEQUE, "branches": BRANCHES, "tokens": TOKENS}
+DELAY = Stateful(  # an older moment beside what a layer makes of the last two, of which it makes more than are read
+    """(float[1, 3, 1] x, float[1, 3, 4] s1) => (float[1, 2] y, float[1, 3, 4] n1) {
+      j1 = Concat <axis = 2> (s1, x)
+      n1 = Slice (j1, last4, end, two)
+      c1 = Conv (j1, w1, b1)
+      e1 = Slice (c1, last1, end, two)
+      m1 = Slice (j1, last5, last4, two)
+      t1 = Concat <axis = 1> (e1, m1)
+      f = Flatten (t1)
+      y = Gemm <transB = 1> (f, w2, b2)
+    }""",
+    {"w1": (4, 3, 2), "b1": (4,), "w2": (2, 7), "b2": (2,)},
+    axis=2,
+    hop=1,
+    window=5,
+    tables={"last5": [-5]},
+)
+NETS = {"rows": ROWS, "columns": COLUMNS, "deque": DEQUE, "branches": BRANCHES, "tokens": TOKENS, "delay": DELAY}
 
 
 def changed(net: Stateful, change: Callable[[onnx.ModelProto], None]) -> onnx.ModelProto:

@@ -207,7 +207,7 @@ def test_state_of_other_kinds(name: str, tmp_path: Path) -> None:
 
 
 @needs_gcc
-@pytest.mark.parametrize("name", ["rows", "deque", "branches"])
+@pytest.mark.parametrize("name", ["rows", "deque", "branches", "delay"])
 def test_hears_what_onnxruntime_hears(name: str, tmp_path: Path) -> None:
     """Call by call from the first one on, before training and after it, when the file has what was learned."""
     net = NETS[name]

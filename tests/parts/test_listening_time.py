@@ -16,8 +16,10 @@ MOMENTS, CHANNELS = 45, 3
 
 
 def _conv(net: Network, name: str, x: str, shape: tuple[int, ...], attributes: str = "group = 1") -> str:
-    weight, bias = net.weight(f"{name}_weight", *shape), net.near(f"{name}_bias", 0.0, 0.1, shape[0])
-    return net.node(f"{name}/Conv", f"{name} = Conv <{attributes}> ({x}, {weight}, {bias})")
+    """A layer, with a bias if it has several inputs."""
+    operands = [x, net.weight(f"{name}_weight", *shape)]
+    operands += [net.near(f"{name}_bias", 0.0, 0.1, shape[0])] if shape[1] > 1 else []
+    return net.node(f"{name}/Conv", f"{name} = Conv <{attributes}> ({', '.join(operands)})")
 
 
 def signal(body: str, channels: int = CHANNELS) -> onnx.ModelProto:
