@@ -60,8 +60,8 @@ _CHANNELS_FIRST_READERS = frozenset(
     )
 )
 """Operators whose channels are axis 1."""
-_PASSING = frozenset(("Add", "Sub", "Mul", "Div", "Cast", "Identity", "Clip", "Abs", "Neg", "Pad", "Dropout"))
-"""Operators that may come before them: they scale or pad the input. (A quantised file has no QDQ pairs here.)"""
+_PASSING = frozenset(("Abs", "Add", "Cast", "Clip", "Div", "Dropout", "Identity", "Mul", "Neg", "Pad", "Slice", "Sub"))
+"""Operators that may come before them: they scale, pad or cut the input. (A quantised file has no QDQ pairs here.)"""
 
 
 def import_model(model: OnnxModel, options: FrontendOptions, training: FileTraining | None = None) -> ImportedModel:
