@@ -198,7 +198,29 @@ DELAY = Stateful(  # an older moment beside what a layer makes of the last two, 
     window=5,
     tables={"last5": [-5]},
 )
-NETS = {"rows": ROWS, "columns": COLUMNS, "deque": DEQUE, "branches": BRANCHES, "tokens": TOKENS, "delay": DELAY}
+LAST = Stateful(  # the state is what the call before has read
+    """(float[1, 3, 2] x, float[1, 3, 2] s1) => (float[1, 2] y, float[1, 3, 2] n1) {
+      j1 = Concat <axis = 2> (s1, x)
+      n1 = Identity (x)
+      c1 = Conv (j1, w1, b1)
+      r1 = Relu (c1)
+      f = Flatten (r1)
+      y = Gemm <transB = 1> (f, w2, b2)
+    }""",
+    {"w1": (4, 3, 3), "b1": (4,), "w2": (2, 8), "b2": (2,)},
+    axis=2,
+    hop=2,
+    window=4,
+)
+NETS = {
+    "rows": ROWS,
+    "columns": COLUMNS,
+    "deque": DEQUE,
+    "branches": BRANCHES,
+    "tokens": TOKENS,
+    "delay": DELAY,
+    "last": LAST,
+}
 
 
 def changed(net: Stateful, change: Callable[[onnx.ModelProto], None]) -> onnx.ModelProto:

@@ -4,12 +4,15 @@ The caller hands the output back as the input of the next call. Two forms keep t
 
     Concat (state, new rows), whose result is read; Slice of its last rows is the next state
     Slice of the state's last rows, Concat with new rows, whose result is read and is the next state
+
+In the first, the new rows themselves may be the next state, if they are as many.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file.model import Links, OnnxModel, OnnxNode, Refused, reachable
@@ -110,12 +113,15 @@ class _Finder:
         if shape is None or joined is None or not len(shape) == len(joined) > 1:
             return None
         axis = joint.integer("axis", 0) % len(joined)
-        next_state = self._next(joint.output(0), cut is None)
+        next_state = self._next(joint.output(0), new if cut is None else "")
         if not next_state or axis == 0:
             return None
         if self._shapes.get(next_state) != shape:
             what = f"it has shape {list(shape)}, and {next_state} {list(self._shapes.get(next_state, ()))}"
             raise Refused(joint.op, what, "")
+        if cut is None and self._real(next_state) == new:  # as many rows as a call brings: they are the next state
+            self._check_formats(*joint.inputs, next_state)
+            return next_state, Ring(state, axis, shape[axis], joint.input(1), joint.output(0))
         end = cut or self._links.maker(self._real(next_state))
         assert end is not None
         rows = shape[axis] if cut is None else self._shapes.get(cut.output(0), joined)[axis]
@@ -126,16 +132,16 @@ class _Finder:
         self._check_formats(joint.input(0), next_state, end.input(0))
         return next_state, Ring(state, axis, rows, joint.input(1), joint.output(0))
 
-    def _next(self, joined: str, is_cut: bool) -> str:
-        """Return the output that is made of what is joined: a Slice of it, or itself. "" if there is none."""
-        for name in self._model.outputs:
-            real = self._real(name)
-            maker = self._links.maker(real)
-            if (is_cut and maker is not None and maker.op == "Slice" and self._real(maker.input(0)) == joined) or (
-                not is_cut and real == joined
-            ):
-                return name
-        return ""
+    def _next(self, joined: str, new: str) -> str:
+        """Return the output that is made of what is joined; "" if there is none.
+
+        new: the new rows, where the state is joined with them as it is: a Slice of both, or these alone. "": else it is
+        what is joined.
+        """
+        reals = {name: self._real(name) for name in self._model.outputs}
+        makers = {name: self._links.maker(real) for name, real in reals.items()}
+        cuts = (k for k, one in makers.items() if one and one.op == "Slice" and self._real(one.input(0)) == joined)
+        return next(chain(cuts if new else (), (k for k, real in reals.items() if real == (new or joined))), "")
 
     def _reader(self, name: str) -> OnnxNode | None:
         """Return the only node that reads a tensor, behind what passes it on."""
