@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tinytrain_compile.ir.types import Array, Graph, Node, Value
+from tinytrain_compile.ir.types import Array, FileFormat, Graph, Node, Value
 
 LossKind = Literal["nll", "softmax-ce", "mse", "bce", "written"]
 LossJoin = Literal["mean", "sum", "other"]
@@ -245,6 +245,7 @@ class ImportedModel:
     whole: the numbers of an input that is integers in the file and float32 in the graph. time_axis: of the first input,
     of a file with state, whose window this is.
     more: data inputs besides the first, in the order of the file.
+    stored_output: of the first output, if the file ends in integers (.tflite).
     sources: parameter -> the numbers of the file that it holds. fresh: tensors that --classes has replaced.
     copies: initializers that the graph computes from another one, which may be trained.
     requantised: integer initializers that get other scales here, because their numbers do not fit int8.
@@ -272,6 +273,7 @@ class ImportedModel:
     requantised: frozenset[str] = frozenset()
     more: tuple[DataInput, ...] = ()
     time_axis: int | None = None
+    stored_output: FileFormat | None = None
 
     @property
     def data(self) -> tuple[DataInput, ...]:
