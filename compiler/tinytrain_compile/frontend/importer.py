@@ -69,8 +69,8 @@ _CHANNELS_FIRST_READERS = frozenset(
     )
 )
 """Operators whose channels are axis 1."""
-_PASSING = frozenset(("Add", "Sub", "Mul", "Div", "Cast", "Identity", "Clip", "Abs", "Neg", "Pad", "Dropout"))
-"""Operators that may come before them: they scale or pad the input. (A quantised file has no QDQ pairs here.)"""
+_PASSING = frozenset(("Abs", "Add", "Cast", "Clip", "Div", "Dropout", "Identity", "Mul", "Neg", "Pad", "Slice", "Sub"))
+"""Operators that may come before them: they scale, pad or cut the input. (A quantised file has no QDQ pairs here.)"""
 
 
 def import_model(model: OnnxModel, options: FrontendOptions, training: FileTraining | None = None) -> ImportedModel:
@@ -134,7 +134,8 @@ def import_model(model: OnnxModel, options: FrontendOptions, training: FileTrain
     ends = outputs if loss is None else (*outputs, loss.site.output)
     choices = accounted(ctx, read, ends, imported.graph.parameters)
     names = known_names(choices, Links(read.nodes, ends, read.constants))
-    return replace(imported, choices=choices, graph=replace(imported.graph, known_as=names))
+    graph = replace(imported.graph, known_as=names)
+    return replace(imported, choices=choices, graph=graph, time_axis=read.time_axis)
 
 
 def _own_loss(model: OnnxModel, options: FrontendOptions) -> FileLoss | None:
@@ -169,7 +170,11 @@ def _data_inputs(
         names = ", ".join(value.name for value in used)
         raise CompileError("E0209", "inputs", f"{len(used)} data inputs: {names}", f"use {MOST_INPUTS} at the most")
     if len(model.outputs) > 1 and loss is None and not options.any_batch:
+        from tinytrain_compile.frontend.file.forms import inferred_types
+        from tinytrain_compile.frontend.rings.explicit import refuse_state
+
         _check_choice(model)
+        refuse_state(model, {name: shape for name, (shape, _) in inferred_types(model).items()})
         names = ", ".join(model.outputs)
         what, try_ = f"{len(model.outputs)} outputs: {names}", "choose one with --model-output NAME"
         raise CompileError("E0218", "outputs", what, try_)

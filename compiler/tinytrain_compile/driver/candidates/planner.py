@@ -231,7 +231,7 @@ class Planner:
         """Return the pass on a stream beside a step; it lies in front of all that the step uses."""
         from tinytrain_compile.driver.candidates.listen import listen  # only if it is asked for (ADR 49)
 
-        return listen(train, self.options.seed, self.target.alignment_bytes)
+        return listen(train, self.model, self.options.listen, self.options.seed, self.target.alignment_bytes)
 
     def _as_planned(self, train: TrainGraph) -> Graph:
         """Return the graph that a plan is of, before streams: its image may come row by row."""
@@ -357,7 +357,7 @@ class Planner:
     def with_inference(self, candidate: Candidate) -> Candidate:
         """Add the training graph of one sample and its inference, if a step takes several; SamplesMixError."""
         train, plan = candidate.train, candidate.plan
-        if self.options.listen == "on":
+        if self.options.listen != "off":
             candidate = replace(candidate, plan=replace(plan, listening=self._heard(train)))
         if train.micro_batch == 1:
             return candidate
