@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,6 +20,9 @@ from tests.frontend.test_tflite import wake_word
 from tests.frontend.tflite_nets import opened
 from tests.parts.test_slices import Sliced
 from tinytrain_compile.ir.kernels import KernelSet
+from tinytrain_compile.reference.stream import Stream, StreamReference
+from tinytrain_compile.reference.trainer import Trainer
+from tinytrain_compile.verify.compare import DTYPES
 
 pytestmark = needs_gcc
 ROWS, WIDTH, HOP = 41, 6, 3
@@ -136,6 +141,14 @@ class Ear(Sliced):
         assert due.value == 1
         return out.raw
 
+    def state(self) -> dict[str, np.ndarray]:
+        """Every tensor of the state as it lies in the arena now, flat."""
+        arena, found = int(self._model.value or 0), dict[str, np.ndarray]()
+        for slot in self.interface.state:
+            data = ctypes.string_at(arena + slot.offset, slot.size_bytes)
+            found[slot.name] = np.frombuffer(data, DTYPES[slot.dtype])
+        return found
+
 
 def test_stream_while_a_step_is_open(tmp_path: Path) -> None:
     """m_hear between two slices leaves the bytes of the step as they are."""
@@ -185,3 +198,50 @@ def _as_slot(twin: tt.Twin, stream: np.ndarray) -> np.ndarray:
 def test_padding_in_time_is_refused() -> None:
     with pytest.raises(tt.CompileError, match=r"--listen on.*first/Conv has padding in time"):
         compiled(network(pads="1, 1, 1, 1"), "fp32")
+
+
+@pytest.mark.parametrize("quant", ["fp32", "int8"])
+def test_each_call_is_compared_with_numpy(quant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reference whose rings begin with ones differs in the first call; one that empties them, in the first call after
+    training."""
+    model = network()
+    assert compiled(model, quant, verify="host").project.summary.verify.result == "pass"
+
+    def ones(stream: Stream) -> None:
+        graph = stream._listening.graph
+        stream._rings = {ring.name: graph.constants[ring.name] + 1 for ring in graph.state}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Stream, "reset", ones)
+        with pytest.raises(tt.CompileError, match=r"E0601.*output of m_hear, call 0 before training"):
+            compiled(model, quant, verify="host")
+    streamed = StreamReference._streamed
+
+    def emptied(reference: StreamReference, trainer: Trainer, states: Sequence[Any]) -> list[Any]:
+        return [streamed(reference, trainer, [state])[0] for state in states]
+
+    monkeypatch.setattr(StreamReference, "_streamed", emptied)
+    with pytest.raises(tt.CompileError, match=r"E0601.*output of m_hear, call 0 after training"):
+        compiled(model, quant, verify="host")
+
+
+def test_weights_of_the_moment_in_an_open_step(tmp_path: Path) -> None:
+    """After each slice, m_hear reads half-done updates, too: the reference gives the same from the state of then."""
+    made = compiled(network(), "int8", slices="on", name="net")
+    summary = made.project.summary
+    project = chain.Project(summary.train, summary.plan, KernelSet((), {}), made.project.bundle)
+    device = Ear(project, tmp_path)
+    x, y = _as_slot(made.twin(), samples(1, 5)[0].reshape(ROWS, WIDTH)), np.asarray([1], np.int32)
+    assert summary.plan.listening is not None
+    stream = Stream(summary.plan.listening, Trainer(summary.train).run_nodes)
+    shapes = {value.name: value.shape for value in summary.train.graph.state}
+    states, done = set[bytes](), 0
+    device.put(x)
+    assert device.begin() == OK
+    while not done:
+        state = {name: array.reshape(shapes[name]) for name, array in device.state().items()}
+        states.add(b"".join(array.tobytes() for array in state.values()))
+        heard = device.hear(x[:HOP])
+        assert stream.hear(x[:HOP], state).astype(np.float32).tobytes() == heard
+        _, _, done = device.slice(y, 1)
+    assert len(states) > 5, "updates are done in parts"
