@@ -20,6 +20,7 @@ from tests.frontend.test_tflite import wake_word
 from tests.frontend.tflite_nets import opened
 from tests.parts.test_slices import Sliced
 from tinytrain_compile.ir.kernels import KernelSet
+from tinytrain_compile.reference.instance import ReferenceInstance
 from tinytrain_compile.reference.stream import Stream, StreamReference
 from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.verify.compare import DTYPES
@@ -109,12 +110,14 @@ def test_features_of_what_was_heard(quant: str) -> None:
     ).twin()
     stream = np.random.default_rng(9).normal(size=(20 * HOP, WIDTH)).astype(np.float32)
     twin.instance.hear(_as_slot(twin, stream))
-    heard = twin.instance.heard_features()
+    heard = twin.hear_features()
+    assert twin.hear_settling() == 0
     window = stream[-ROWS:][None, None]
     assert np.array_equal(heard, twin.features(window)[0])
     before = twin.instance.infer(twin.as_inputs(window))
     twin.train_features(heard[None], np.asarray([2]), lr=0.1)
     assert not np.array_equal(twin.instance.infer(twin.as_inputs(window)), before)
+    assert twin.hear_settling() == 0, "what the head reads has not changed"
 
 
 @pytest.mark.parametrize("name", ["alexa", "hey_jarvis", "hey_mycroft", "okay_nabu"])
@@ -140,6 +143,9 @@ class Ear(Sliced):
         assert self._call("hear", data, ctypes.c_size_t(len(rows)), out, ctypes.byref(due)) == OK
         assert due.value == 1
         return out.raw
+
+    def settling(self) -> int:
+        return self._call("hear_settling")
 
     def state(self) -> dict[str, np.ndarray]:
         """Every tensor of the state as it lies in the arena now, flat."""
@@ -188,6 +194,51 @@ def test_calls_that_may_not_be() -> None:
     assert np.array_equal(twin.instance.hear(given), before)
 
 
+@pytest.mark.parametrize("reference", [False, True], ids=["C", "numpy"])
+@pytest.mark.parametrize("quant", ["fp32", "int8"])
+def test_twin_hears(quant: str, reference: bool) -> None:
+    """Rows of real numbers in the file's layout, one call or several; the calls until they equal their window."""
+    made = compiled(network(), quant)
+    listening = made.project.summary.plan.listening
+    assert listening is not None
+    twin = made.twin()
+    if reference:
+        instance = ReferenceInstance(made.project.summary.train, made.project.bundle.interface, listening)
+        twin = tt.Twin(instance, made.project.model, made.project.summary.train)
+    stream = np.random.default_rng(1).normal(size=(1, 20 * HOP, WIDTH)).astype(np.float32)
+    whole = listening.calls
+    assert twin.hear_settling() == whole == 14
+    outputs, due = twin.hear(stream)
+    assert (outputs.shape, due.all(), due.shape) == ((20, 4), True, (20,))
+    assert twin.hear_settling() == 0
+    same = np.allclose if reference and quant == "fp32" else np.array_equal  # numpy adds rows in another order
+    assert same(outputs[-1:], twin.predict(stream[None, :, -ROWS:]))
+    twin.reset()
+    apart = [twin.hear(stream[:, at : at + HOP])[0][0] for at in range(0, 6 * HOP, HOP)]
+    assert np.array_equal(apart, outputs[:6]), "one call after the other"
+    x, y = samples(1, 3)
+    twin.train_step(x, y, lr=0.5)
+    assert twin.hear_settling() == max(listening.settle, whole - 6), "calls of the update, calls of the first window"
+    twin.rehear(stream)
+    assert twin.hear_settling() == 0
+    window = np.concatenate([stream[:, HOP - ROWS :], stream[:, :HOP]], axis=1)
+    assert same(twin.hear(stream[:, :HOP])[0], twin.predict(window[None]))
+    weights = twin.state_dict()
+    twin.load_state_dict(weights)
+    assert twin.hear_settling() == whole, "rings are emptied as by m_load"
+    for wrong in (stream[:, : HOP - 1], stream[:, :0], stream[0], stream[None]):
+        with pytest.raises(tt.CompileError, match=r"E0105.*a call takes \(1, 3, 6\)"):
+            twin.hear(wrong)
+    with pytest.raises(tt.CompileError, match=r"E0105.*NaN"):
+        twin.hear(np.full_like(stream, np.nan))
+
+
+def test_twin_that_does_not_listen() -> None:
+    twin = compiled(network(), "fp32", listen="off").twin()
+    with pytest.raises(tt.CompileError, match=r"E0113.*compile with listen='on'"):
+        twin.hear(np.zeros((1, HOP, WIDTH), np.float32))
+
+
 def _as_slot(twin: tt.Twin, stream: np.ndarray) -> np.ndarray:
     """Rows of the stream in the type of the input slot: as windows of it are given."""
     rows = -(-len(stream) // ROWS) * ROWS
@@ -207,7 +258,10 @@ def test_each_call_is_compared_with_numpy(quant: str, monkeypatch: pytest.Monkey
     model = network()
     assert compiled(model, quant, verify="host").project.summary.verify.result == "pass"
 
+    reset = Stream.reset
+
     def ones(stream: Stream) -> None:
+        reset(stream)
         graph = stream._listening.graph
         stream._rings = {ring.name: graph.constants[ring.name] + 1 for ring in graph.state}
 
@@ -230,18 +284,28 @@ def test_weights_of_the_moment_in_an_open_step(tmp_path: Path) -> None:
     made = compiled(network(), "int8", slices="on", name="net")
     summary = made.project.summary
     project = chain.Project(summary.train, summary.plan, KernelSet((), {}), made.project.bundle)
-    device = Ear(project, tmp_path)
+    device, listening = Ear(project, tmp_path), summary.plan.listening
+    assert listening is not None
     x, y = _as_slot(made.twin(), samples(1, 5)[0].reshape(ROWS, WIDTH)), np.asarray([1], np.int32)
-    assert summary.plan.listening is not None
-    stream = Stream(summary.plan.listening, Trainer(summary.train).run_nodes)
+    stream = Stream(listening, Trainer(summary.train).run_nodes)
     shapes = {value.name: value.shape for value in summary.train.graph.state}
-    states, done = set[bytes](), 0
+
+    def state() -> dict[str, np.ndarray]:
+        return {name: array.reshape(shapes[name]) for name, array in device.state().items()}
+
+    def hear() -> None:
+        expected = stream.hear(x[:HOP], state()).astype(np.float32)
+        assert expected.tobytes() == device.hear(x[:HOP])
+
+    for _ in range(listening.calls):
+        hear()
     device.put(x)
     assert device.begin() == OK
+    before, changes, done = state(), 0, 0
     while not done:
-        state = {name: array.reshape(shapes[name]) for name, array in device.state().items()}
-        states.add(b"".join(array.tobytes() for array in state.values()))
-        heard = device.hear(x[:HOP])
-        assert stream.hear(x[:HOP], state).astype(np.float32).tobytes() == heard
+        assert device.settling() == (listening.settle if changes else 0)
+        hear()
         _, _, done = device.slice(y, 1)
-    assert len(states) > 5, "updates are done in parts"
+        changed = any(not np.array_equal(array, before[name]) for name, array in state().items())
+        changes += changed
+    assert changes > 5, "updates are done in parts"

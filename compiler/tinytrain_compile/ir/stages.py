@@ -341,6 +341,20 @@ class Listening(Inference):
     settle: int
     whole: Mapping[str, str]
 
+    @property
+    def calls(self) -> int:
+        """Calls that a whole window takes."""
+        return -(-self.window // self.frames)
+
+
+COUNTER_BYTES = 4
+"""Bytes of the handle for the calls until a stream equals its window, in a project that listens."""
+
+
+def time_axis(shape: tuple[int, ...]) -> int:
+    """Return the axis of time of an input of a stream: the first with more than one row."""
+    return next((axis for axis, size in enumerate(shape) if size > 1), 0)
+
 
 def flash_constants(train: TrainGraph, plan: MemoryPlan) -> dict[str, Array]:
     """Return the constants that code reads from flash, and initial values of the state that are not all zero."""

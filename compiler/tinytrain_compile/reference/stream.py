@@ -16,26 +16,31 @@ Run = Callable[[Iterable[Node], Mapping[str, Array]], dict[str, Array]]
 
 
 class Stream:
-    """The rings of a pass on a stream, and its calls."""
+    """The rings of a pass on a stream, and its calls. unsettled: calls until it equals its window (m_hear_settling)."""
 
     def __init__(self, listening: Listening, run: Run) -> None:
         self._listening, self._run = listening, run
-        self._values = dict[str, Array]()
         self.reset()
 
     def reset(self) -> None:
         """Empty the rings, as m_init does."""
         graph = self._listening.graph
         self._rings = {ring.name: graph.constants[ring.name] for ring in graph.state}
+        self.unsettled = self._listening.calls
+
+    def weights_changed(self) -> None:
+        """Count the calls from an update on."""
+        self.unsettled = max(self.unsettled, self._listening.settle)
 
     def hear(self, rows: Array, state: Mapping[str, Array]) -> Array:
         """Take the new rows of a call, in the input's type; return the output, flat. state: weights at that moment."""
         graph = self._listening.graph
         frames = graph.inputs[0]
         known = {**graph.constants, **state, **self._rings, frames.name: rows.reshape(frames.shape)}
-        self._values = self._run(graph.nodes, known)
-        self._rings = {ring.name: self._values[after.name] for ring, after in graph.updates}
-        return self._values[graph.outputs[0].name].ravel()
+        values = self._run(graph.nodes, known)
+        self._rings = {ring.name: values[after.name] for ring, after in graph.updates}
+        self.unsettled = max(0, self.unsettled - 1)
+        return values[graph.outputs[0].name].ravel()
 
 
 class StreamReference:

@@ -19,7 +19,7 @@ OK, ERR_NAN = 0, 5
 _INFER, _TRAIN = 1, 2
 """Arguments of m_begin in a build that takes its input by rows (input_lines.j2)."""
 _STATUS = {
-    1: "a label that the model does not know, or a rate that is not a finite number of 0 or more",
+    1: "a label or a number of rows that the model does not know, or a rate that is not a finite number of 0 or more",
     4: "nothing was accumulated, or channels are chosen (or are to be chosen first)",
     5: "the loss, or a number of the input, is NaN or infinite; the step changed nothing",
     6: "the checkpoint ends too early",
@@ -131,24 +131,42 @@ class Instance:
 
     def hear(self, rows: Array) -> Array:
         """Take rows of a stream: the output of each call, in float32 (m_hear). Fewer than a call takes are left out."""
-        face, call_rows = self.interface, self.interface.hear_rows
-        rows = rows[: len(rows) // call_rows * call_rows]
-        calls = np.ascontiguousarray(rows).reshape(len(rows) // call_rows, -1)
-        out, due = np.empty((len(calls), face.output_elements), np.float32), ctypes.c_int()
-        for frames, result in zip(calls, out, strict=True):
-            pointers = (
-                ctypes.c_void_p(frames.ctypes.data),
-                ctypes.c_size_t(call_rows),
-                ctypes.c_void_p(result.ctypes.data),
-            )
-            self._check("hear", self._call("hear")(self._handle, *pointers, ctypes.byref(due)))
-        return out
+        return self.hear_due(rows)[0]
+
+    def hear_due(self, rows: Array) -> tuple[Array, Array]:
+        """Return what `hear` does, and whether each output is due."""
+        count, calls = self.call_rows(), self._calls_of(rows)
+        out, due = np.zeros((len(calls), self.interface.output_elements), np.float32), np.zeros(len(calls), bool)
+        for number, frames in enumerate(calls):
+            is_due = ctypes.c_int()
+            pointers = (ctypes.c_void_p(frames.ctypes.data), ctypes.c_size_t(count))
+            found = (ctypes.c_void_p(out[number].ctypes.data), ctypes.byref(is_due))
+            self._check("hear", self._call("hear")(self._handle, *pointers, *found))
+            due[number] = is_due.value
+        return out, due
+
+    def _calls_of(self, rows: Array) -> Array:
+        """Return rows of a stream as (calls, elements)."""
+        count = self.call_rows()
+        return np.ascontiguousarray(rows[: len(rows) // count * count]).reshape(len(rows) // count, -1)
 
     def rehear(self, rows: Array) -> None:
         """Fill the rings again from these rows (m_rehear)."""
+        self.call_rows()
         rows = np.ascontiguousarray(rows)
         given = ctypes.c_void_p(rows.ctypes.data), ctypes.c_size_t(len(rows))
         self._check("hear", self._call("rehear")(self._handle, *given))
+
+    def hear_settling(self) -> int:
+        """Return the calls until a stream equals its window (m_hear_settling)."""
+        self.call_rows()
+        return int(self._call("hear_settling", ctypes.c_uint32)(self._handle))
+
+    def call_rows(self) -> int:
+        """Return the rows that m_hear takes; E0113 for a build without it."""
+        if not self.interface.hear_rows:
+            raise CompileError("E0113", "hear", "this build has none", "compile with listen='on'")
+        return self.interface.hear_rows
 
     def heard_features(self) -> Array:
         """Copy the features of the window that was heard last, in bytes (m_hear_features)."""

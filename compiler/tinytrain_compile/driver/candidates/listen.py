@@ -17,7 +17,7 @@ import numpy as np
 
 from tinytrain_compile.driver.candidates.inference import beside
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.ir.stages import Listening, TrainGraph
+from tinytrain_compile.ir.stages import COUNTER_BYTES, Listening, TrainGraph, time_axis
 from tinytrain_compile.ir.types import Array, Attrs, Graph, Node, Quant, Value
 from tinytrain_compile.ops.base import infer, row_form
 from tinytrain_compile.ops.conv import ConvAttrs
@@ -57,7 +57,8 @@ def listen(train: TrainGraph, seed: int, alignment_bytes: int) -> Listening:
     found = streamed.graph(hop)
     settle, whole = streamed.settle, streamed.whole()
     kept = sorted(_border(found, {value.name for value in train.graph.state}) & set(whole.values()))
-    options = PlanOptions(alignment_bytes=alignment_bytes, seed=seed, keep=tuple(kept))
+    header = PlanOptions().header_bytes + COUNTER_BYTES
+    options = PlanOptions(alignment_bytes=alignment_bytes, header_bytes=header, seed=seed, keep=tuple(kept))
     planned = plan_graph(found, options)
     return Listening(planned.graph, planned.plan, hop, graph.inputs[0].shape[streamed.axis], settle, whole)
 
@@ -86,7 +87,7 @@ class _Streamed:
         self._input = graph.inputs[0]
         values = (self._input, *(value for node in graph.nodes for value in node.outputs))
         self._shapes = {value.name: value.shape for value in values}
-        self.axis = next((axis for axis, size in enumerate(self._input.shape) if size > 1), 0)
+        self.axis = time_axis(self._input.shape)
         self.settle = 0
 
     def hop(self) -> int:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tinytrain_compile.emit.part import PlanCode
-from tinytrain_compile.ir.stages import Listening
+from tinytrain_compile.ir.stages import COUNTER_BYTES, Listening
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.parts.features.border import border_of
 from tinytrain_compile.parts.part import Part
@@ -40,6 +40,8 @@ class Listens(Part):
         return {
             "hear_calls": [section.call for section in sections],
             "sections": [*code.model["sections"], *sections],
+            "header_bytes": code.model["header_bytes"] + COUNTER_BYTES,
+            "first_fields": [*code.model["first_fields"], f"m->unsettled = {listening.calls}u;"],
             "last_fields": [*code.model["last_fields"], *rings],
             "hear": {
                 "frames": listening.frames,
