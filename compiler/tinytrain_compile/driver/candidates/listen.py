@@ -39,13 +39,22 @@ REMEMBERED = 8
 class Rows:
     """Time axis of a value, and its new rows in a call.
 
-    axis: of time, all axes before it have size 1. hop: new rows in a call. calls: calls after which its rows no longer
-    depend on the weights before an update; 0: they never did.
+    axis: of time, all axes before it have size 1. hop: new rows in a call. calls: of each new row, oldest first: calls
+    after which it no longer depends on the weights before an update; 0: it never did.
     """
 
     axis: int
     hop: int
-    calls: int
+    calls: tuple[int, ...]
+
+    def since(self, need: int) -> tuple[int, ...]:
+        """Return such calls of the last `need` rows, of which earlier calls brought the older ones."""
+        found = list[int]()
+        for behind in reversed(range(need)):
+            age, place = divmod(behind, self.hop)
+            calls = self.calls[-1 - place]
+            found.append(calls + age if calls else 0)
+        return tuple(found)
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -105,7 +114,7 @@ class _Streamed:
     def graph(self, hop: int) -> Graph:
         """Return the pass of `hop` new rows. Errors: _HopError if a layer would need a part of a row; E0113."""
         self._now = dict[str, Value]()
-        self._time = {self._input.name: Rows(self.axis, hop, 0)}
+        self._time = {self._input.name: Rows(self.axis, hop, (0,) * hop)}
         self._nodes, self._rings = list[Node](), list[tuple[Value, Value]]()
         self._initial = dict[str, Array]()
         self._windows = dict[tuple[str, int], Value]()
@@ -145,33 +154,36 @@ class _Streamed:
         if not moving:
             self._put(node, tuple(self._now.get(value.name, value) for value in node.inputs), node.attrs)
             return
-        known = max(rows.calls for rows in moving.values())
         if node.op == "Reshape" and (rows := self._reshaped(node, moving[0])) is not None:
             self._raw |= {node.outputs[0].name} if node.inputs[0].name in self._raw else set()
             attrs = ReshapeAttrs(self._cut(node.outputs[0], rows).shape)
-            self._put(node, (self._now[node.inputs[0].name],), attrs, replace(rows, calls=known))
+            self._put(node, (self._now[node.inputs[0].name],), attrs, rows)
             return
         if isinstance(node.attrs, SliceAttrs):
             self._cut_rows(node, node.attrs, moving[0])
             return
         if self._side_by_side(node, moving):
             inputs = tuple(self._now[value.name] for value in node.inputs)
-            self._put(node, inputs, node.attrs, replace(moving[0], calls=max(r.calls for r in moving.values())))
+            calls = tuple(map(max, zip(*(rows.calls for rows in moving.values()), strict=True)))
+            self._put(node, inputs, node.attrs, replace(moving[0], calls=calls))
             return
         form = row_form(node)
         by_rows = form is not None and form.sum is None and form.apart == form.unit == 1
-        if form is not None and by_rows and set(moving) <= set(form.maps) and self._aligned(moving):
+        if form is not None and by_rows and set(moving) == set(form.maps) and self._aligned(moving):
             self._by_rows(node, moving, changes)
             return
         if form is not None and form.pad:
             raise _refused(_name(node), "has padding in time, so its rows are not those of a longer recording")
-        if any(node.inputs[i].name in self._raw for i in moving):
+        shapes = [value.shape for value in (*(node.inputs[i] for i in moving), *node.outputs)]
+        is_map = self._aligned(moving) and all(len(shape) == 4 and shape[1] == shapes[0][1] for shape in shapes)
+        if not is_map and any(node.inputs[i].name in self._raw for i in moving):
             raise _refused(
                 _name(node), "reads the whole window at once; time has to be the rows of a map (NCHW: axis 2)"
             )
         inputs = tuple(self._window(value) for value in node.inputs)
         self._put(node, inputs, node.attrs)
-        self._calls = max([self._calls, *(self._full(node.inputs[i], rows) for i, rows in moving.items())])
+        for i, rows in moving.items():
+            self._calls = max(self._calls, *rows.since(node.inputs[i].shape[rows.axis]))
 
     def _aligned(self, moving: Mapping[int, Rows]) -> bool:
         return len({(rows.axis, rows.hop) for rows in moving.values()}) == 1 and next(iter(moving.values())).axis == 1
@@ -186,7 +198,7 @@ class _Streamed:
         """Compute the new rows of a node whose rows need some of its input."""
         form = row_form(node)
         assert form is not None
-        rows = next(iter(moving.values()))
+        rows = moving[form.maps[0]]
         first = node.inputs[form.maps[0]]
         height, made = first.shape[1], node.outputs[0].shape[1]
         if form.pad or form.step * (made - 1) + form.reach > height:
@@ -197,15 +209,14 @@ class _Streamed:
         hop = rows.hop // form.step
         need = form.reach + (hop - 1) * form.step
         if late or need < rows.hop:
-            raise _refused(_name(node), f"leaves out the last {late or rows.hop - need} rows of its input")
+            raise _refused(_name(node), f"leaves out {late or rows.hop - need} of the last rows of its input")
         inputs = tuple(
             self._window(value, need if i == form.maps[0] else hop) if i in moving else self._now.get(value.name, value)
             for i, value in enumerate(node.inputs)
         )
-        waits = -(-(need - rows.hop) // rows.hop)
-        before = max(rows.calls for rows in moving.values())
-        calls = before + waits if before or changes else 0
-        calls = max(calls, 1) if changes else calls
+        read, others = rows.since(need), [moving[i].calls for i in form.maps[1:]]
+        own = (max(read[row * form.step :][: form.reach]) for row in range(hop))
+        calls = tuple(max(*each, int(changes)) for each in zip(own, *others, strict=True))
         out = Rows(1, hop, calls)
         self._put(node, *self._as_product(node, inputs, _of_rows(node.attrs, hop)), out)
 
@@ -236,8 +247,7 @@ class _Streamed:
             raise _refused(_name(node), "takes rows in another order, or leaves some out")
         window = self._window(value, rows.hop + late)
         whole = replace(attrs, starts=_with(attrs.starts, axis, 0), sizes=_with(attrs.sizes, axis, rows.hop))
-        waits = -(-late // rows.hop)
-        self._put(node, (window,), whole, replace(rows, calls=rows.calls + waits if rows.calls else 0))
+        self._put(node, (window,), whole, replace(rows, calls=rows.since(rows.hop + late)[: rows.hop]))
 
     def _reshaped(self, node: Node, rows: Rows) -> Rows | None:
         """Return where time is after a Reshape that keeps it as the first axis with more than one row."""
@@ -246,11 +256,6 @@ class _Streamed:
         if axis is None or shape[axis] != source[rows.axis] or math.prod(source[: rows.axis]) != 1:
             return None
         return replace(rows, axis=axis)
-
-    def _full(self, value: Value, rows: Rows) -> int:
-        """Return calls after an update until a ring of all of a value has rows of the new weights alone."""
-        waits = -(-(value.shape[rows.axis] - rows.hop) // rows.hop)
-        return rows.calls + waits if rows.calls else 0
 
     def _window(self, value: Value, need: int | None = None) -> Value:
         """Return the last `need` rows of a value, or all of it; a ring keeps those before this call."""
