@@ -19,11 +19,12 @@ from tinytrain_compile.driver.candidates.inference import beside
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import COUNTER_BYTES, Listening, TrainGraph, time_axis
 from tinytrain_compile.ir.types import Array, Attrs, Graph, Node, Quant, Value
-from tinytrain_compile.ops.base import infer, row_form
+from tinytrain_compile.ops.base import has_trait, infer, row_form
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.names import is_prepared
 from tinytrain_compile.ops.pool import PoolAttrs
+from tinytrain_compile.ops.rows import RowForm, element_rows
 from tinytrain_compile.ops.shape import ConcatAttrs, ReshapeAttrs, SliceAttrs
 from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.planner import plan_graph
@@ -124,15 +125,15 @@ class _Streamed:
         self._now[self._input.name] = frames
         for node in self._graph.nodes:
             self._take(node)
-        output = self._graph.outputs[0]
-        if output.name in self._time:
-            raise _refused(output.origin or output.name, "still has rows of its own for each moment at the output")
+        output = self._window(self._graph.outputs[0])  # all rows of it, if it has any
+        if rows := self._time.get(self._graph.outputs[0].name):
+            self._calls = max(self._calls, *rows.since(output.shape[rows.axis]))
         self.settle = self._calls
         return Graph(
             self._graph.name,
             tuple(self._nodes),
             (frames,),
-            (self._now[output.name],),
+            (output,),
             {**self._graph.constants, **self._initial},
             state=tuple(ring for ring, _ in self._rings),
             updates=tuple(self._rings),
@@ -167,7 +168,7 @@ class _Streamed:
             calls = tuple(map(max, zip(*(rows.calls for rows in moving.values()), strict=True)))
             self._put(node, inputs, node.attrs, replace(moving[0], calls=calls))
             return
-        form = row_form(node)
+        form = _form(node)
         by_rows = form is not None and form.sum is None and form.apart == form.unit == 1
         if form is not None and by_rows and set(moving) == set(form.maps) and self._aligned(moving):
             self._by_rows(node, moving, changes)
@@ -196,7 +197,7 @@ class _Streamed:
 
     def _by_rows(self, node: Node, moving: Mapping[int, Rows], changes: bool) -> None:
         """Compute the new rows of a node whose rows need some of its input."""
-        form = row_form(node)
+        form = _form(node)
         assert form is not None
         rows = moving[form.maps[0]]
         first = node.inputs[form.maps[0]]
@@ -299,6 +300,14 @@ class _Streamed:
 
 class _HopError(ValueError):
     """So many new rows do not make whole rows of a layer's output."""
+
+
+def _form(node: Node) -> RowForm | None:
+    """Return how a node is computed by rows; a pass has no streams, so any operator on single elements is."""
+    shape, form = node.outputs[0].shape, row_form(node)
+    if form is not None or node.external is not None or not has_trait(node.op, "elementwise"):
+        return form
+    return element_rows(node) if len(shape) == 4 and shape[0] == 1 else None
 
 
 def _of_rows(attrs: Attrs, rows: int) -> Attrs:
