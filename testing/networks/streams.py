@@ -1,4 +1,4 @@
-"""Random networks over time that can be inferred row by row, and some that cannot, with the layer that is in the way."""
+"""Random networks over time that can be inferred row by row, and some that cannot: their layer that is in the way."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import onnx
 from testing.networks.models import Network
 
 FLAWS = ("padded", "late", "stepped", "raw")
-"""Why a network cannot: padding in time, rows left out at the end, every second row, a dense layer on the input itself."""
+"""Why a network cannot: padding in time, rows left out at its end, every second row, a dense layer on the input."""
 MOST_HOP = 6
 """Most rows in a call: the product of the strides."""
 
@@ -68,6 +68,7 @@ class _Stream:
             stages.append(_Stage("conv", 3, stride=2, cut=1))
         self._bad = source.randrange(len(stages)) if self._flaw == "padded" else -1
         left = source.randint(2 if self._flaw == "stepped" else 1, 6)
+        left = max(left, 2) if all(stage.rows(1) == 1 for stage in stages) else left  # one row is no stream
         rows = left
         for stage in reversed(stages):
             rows = stage.rows(rows)
@@ -177,7 +178,8 @@ class _Stream:
 
     def _slice(self, name: str, x: str, start: int, end: int, step: int = 1) -> str:
         tables = [
-            self._net.table(f"{name}_{what}", [n]) for what, n in (("from", start), ("to", end), ("axis", 2), ("by", step))
+            self._net.table(f"{name}_{what}", [n])
+            for what, n in (("from", start), ("to", end), ("axis", 2), ("by", step))
         ]
         return self._net.node(f"{name}/Slice", f"{name} = Slice ({x}, {', '.join(tables)})")
 

@@ -15,18 +15,17 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
-import onnx
 import pytest
 
 from testing.networks.streams import random_stream
 from tests.campaign.cases import Case, Kind
 from tests.campaign.model_kinds import NET
 from tests.e2e.command import Outcome
+from tinytrain_compile.api import Compiled
 from tinytrain_compile.cli.command import command
 from tinytrain_compile.cli.options import options_of
 from tinytrain_compile.compilation import make_project
 from tinytrain_compile.data.samples import in_slots, random_samples
-from tinytrain_compile.api import Compiled
 from tinytrain_compile.driver.pipeline import Project
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.types import Array
@@ -211,7 +210,9 @@ class _Ear:
 
     def _err(self) -> None:
         """A wrong count of rows leaves the rings alone: the next calls show it."""
-        wrong = self._source.choice([n for n in (0, self._frames + 1, 2 * self._frames - 1) if n % self._frames or not n])
+        wrong = self._source.choice(
+            [n for n in (0, self._frames + 1, 2 * self._frames - 1) if n % self._frames or not n]
+        )
         with pytest.raises(CompileError, match="E0105"):
             self._instance.rehear(self._rows[:wrong])
         if not self._train.integer:

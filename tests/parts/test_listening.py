@@ -20,6 +20,7 @@ from tests.frontend.test_tflite import wake_word
 from tests.frontend.tflite_nets import opened
 from tests.parts.test_slices import Sliced
 from tinytrain_compile.ir.kernels import KernelSet
+from tinytrain_compile.ir.stages import Listening
 from tinytrain_compile.reference.instance import ReferenceInstance
 from tinytrain_compile.reference.stream import Stream, StreamReference
 from tinytrain_compile.reference.trainer import Trainer
@@ -244,6 +245,62 @@ def _as_slot(twin: tt.Twin, stream: np.ndarray) -> np.ndarray:
     rows = -(-len(stream) // ROWS) * ROWS
     padded = np.concatenate([stream, np.zeros((rows - len(stream), WIDTH), np.float32)])
     return np.asarray(twin.as_inputs(padded.reshape(-1, 1, ROWS, WIDTH))).reshape(rows, WIDTH)[: len(stream)]
+
+
+def checked(net: Network, quant: str = "fp32", output: str = "", **options: object) -> Listening:
+    """The pass of a network, each call of which equals numpy, and the last one the window."""
+    model = net.model(output=output)
+    shape = [each.dim_value for each in model.graph.input[0].type.tensor_type.shape.dim]
+    x = np.random.default_rng(0).normal(size=(8, *shape[1:])).astype(np.float32)
+    calib = {"calib": {"x": x}} if quant == "int8" else {}
+    made = tt.compile(model, **{"listen": "on", "update": "all", "quant": quant, "verify": "host", **calib, **options})
+    listening = made.project.summary.plan.listening
+    assert listening is not None
+    return listening
+
+
+def test_maps_of_a_node_move_together() -> None:
+    """A 1x1 convolution with two numbers in a row is computed whole: so is what reads it beside new rows."""
+    net = Network("pair", "float[1, 1, 9, 2] x", "float[1, 4] y")
+    net.weight("long", 2, 1, 2, 1)
+    net.weight("short", 2, 1, 1, 1)
+    net.node("a", "a = Conv (x, long)")
+    net.node("b", "b = Conv (x, short)")
+    for name, numbers in (("from", [1]), ("to", [9]), ("axis", [2])):
+        net.table(name, numbers)
+    net.node("c", "c = Slice (b, from, to, axis)")
+    net.node("m", "m = Mul (a, c)")
+    net.dense("y", net.node("flat", "flat = Flatten (m)"), 32, 4)
+    listening = checked(net)
+    (product,) = (node for node in listening.graph.nodes if node.op == "Mul")
+    assert {value.shape for value in product.inputs} == {(1, 8, 2, 2)}
+
+
+def test_calls_after_an_update_do_not_count_old_rows_of_the_input() -> None:
+    """The rows of a map depend on the weights of their own call, however many rows of the input they read."""
+    net = Network("far", "float[1, 1, 20, 4] x", "float[1, 4] y")
+    x = net.relu(net.conv("first", "x", (4, 1, 9, 1), "group = 1"))  # 12 rows, one in a call
+    net.dense("y", net.node("flat", f"flat = Flatten ({x})"), 4 * 12 * 4, 4)
+    assert checked(net).settle == 12
+
+
+@pytest.mark.parametrize("quant", ["fp32", "int8"])
+def test_operators_on_single_numbers_stay_rows(quant: str) -> None:
+    """In int8 a Tanh is computed in real numbers, whose operators have no rows in streams of a step."""
+    net = Network("tanh", "float[1, 1, 20, 4] x", "float[1, 4] y")
+    x = net.node("tanh", f"tanh = Tanh ({net.conv('first', 'x', (4, 1, 9, 1), 'group = 1')})")
+    x = net.conv("last", x, (4, 4, 12, 4), "group = 1")
+    net.dense("y", net.node("flat", f"flat = Flatten ({x})"), 4, 4)
+    (node,) = (node for node in checked(net, quant).graph.nodes if node.op == "Tanh")
+    assert node.outputs[0].shape == (1, 1, 4, 4)
+
+
+def test_all_moments_of_an_output() -> None:
+    net = Network("rows", "float[1, 1, 20, 4] x", "float[1, 2, 12, 1] y")
+    net.node("y", f"y = Identity ({net.conv('first', 'x', (2, 1, 9, 4), 'group = 1')})")
+    listening = checked(net, loss="mse")
+    assert (listening.frames, listening.graph.outputs[0].elements) == (1, 24)
+    assert listening.settle == 12
 
 
 def test_padding_in_time_is_refused() -> None:
