@@ -109,9 +109,8 @@ class _Stream:
         if self._flaw == "late" and stage.cut and stage.kind == "conv":
             self._blamed = f"{name}/Conv"
         padded = index == self._bad
-        if stage.kind in ("relu", "slice") and padded:
-            stage = _Stage("conv", 3)
-            made = rows - 2
+        if stage.kind in ("relu", "slice", "pool") and padded:
+            stage, made = _Stage("pool" if stage.kind == "pool" else "conv", 2), rows - 1
         if stage.kind == "relu":
             op = source.choice(("Relu", "Tanh", "Sigmoid", "HardSwish"))
             return self._net.node(f"{name}/{op}", f"{name} = {op} ({x})"), rows
@@ -147,11 +146,8 @@ class _Stream:
 
     def _pool(self, name: str, stage: _Stage, x: str, padded: bool) -> str:
         op = self._source.choice(("MaxPool", "AveragePool"))
-        kernel = max(2, stage.kernel) if padded else stage.kernel
-        rows = stage.stride if padded else 0
-        if padded:
-            self._blamed = f"{name}/{op}"
-        text = f"kernel_shape = [{kernel}, 1], strides = [{stage.stride}, 1], pads = [{rows}, 0, 0, 0]"
+        self._blamed = f"{name}/{op}" if padded else self._blamed
+        text = f"kernel_shape = [{stage.kernel}, 1], strides = [{stage.stride}, 1], pads = [{int(padded)}, 0, 0, 0]"
         return self._net.node(f"{name}/{op}", f"{name} = {op} <{text}> ({x})")
 
     def _side_by_side(self, name: str, stage: _Stage, x: str, rows: int, padded: bool) -> str:

@@ -13,17 +13,21 @@ import pytest
 
 import tinytrain_compile as tt
 from testing.networks.models import Network
+from testing.runs import run_steps
 from tests.e2e import chain
+from tests.e2e.marks import needs_qemu
 from tests.emit.device import OK
 from tests.emit.test_generated_c import needs_gcc
 from tests.frontend.test_tflite import wake_word
 from tests.frontend.tflite_nets import opened
 from tests.parts.test_slices import Sliced
+from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.stages import Listening
 from tinytrain_compile.reference.instance import ReferenceInstance
 from tinytrain_compile.reference.stream import Stream, StreamReference
 from tinytrain_compile.reference.trainer import Trainer
+from tinytrain_compile.target.loader import load_target
 from tinytrain_compile.verify.compare import DTYPES
 
 pytestmark = needs_gcc
@@ -301,6 +305,23 @@ def test_all_moments_of_an_output() -> None:
     listening = checked(net, loss="mse")
     assert (listening.frames, listening.graph.outputs[0].elements) == (1, 24)
     assert listening.settle == 12
+
+
+@needs_qemu
+@pytest.mark.parametrize("quant", ["fp32", "int8"])
+def test_all_cores_hear_the_same(quant: str, tmp_path: Path) -> None:
+    """From empty rings on, and with rings of older weights; float32 on cores that fuse products alike."""
+    found = dict[bool, set[bytes]]()
+    for core in ("cortex-m0plus", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55"):
+        target = load_target(core)
+        made = compiled(network("mean"), quant, target=core).project
+        given = random_samples(made.summary.train, 2, 0)
+        for mode in ("qemu", "host") if core in ("cortex-m3", "cortex-m4") else ("qemu",):
+            run = run_steps(made.bundle, target, given, 2, None, 1, tmp_path / f"{core} {mode}", mode)  # type: ignore[arg-type]
+            assert run.status == "ok"
+            assert [len(heard) for heard in run.heard] == [14, 8]
+            found.setdefault(target.features.fma or quant == "int8", set()).add(run.heard_all.tobytes())
+    assert {fma: len(heard) for fma, heard in found.items()} == ({True: 1} if quant == "int8" else {True: 1, False: 1})
 
 
 def test_padding_in_time_is_refused() -> None:
