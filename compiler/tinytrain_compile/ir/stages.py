@@ -12,7 +12,7 @@ from tinytrain_compile.ir.activations import KeptActivation, LowRank
 from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.choice import ChannelChoice
 from tinytrain_compile.ir.loss_terms import MEAN_OF_SAMPLES, LossTerms
-from tinytrain_compile.ir.types import Array, Graph, Node, Quant, Value
+from tinytrain_compile.ir.types import Array, FileFormat, Graph, Node, Quant, Value
 
 # ---- sparse -> training ---------------------------------------------------------------------------------------------
 
@@ -127,6 +127,7 @@ class TrainGraph:
     reads_state_of: for an inference without training (whose output then replaces `loss`): the training step whose
     checkpoints it reads. None: this is a training step.
     choice: channels that the device chooses; None if there are none.
+    stored_output: integers that the file has in place of the output's real numbers; None: it ends in real numbers.
     """
 
     graph: Graph
@@ -154,6 +155,7 @@ class TrainGraph:
     low_rank: tuple[KeptActivation, ...] = ()
     reads_state_of: TrainGraph | None = None
     choice: ChannelChoice | None = None
+    stored_output: FileFormat | None = None
 
     @property
     def data(self) -> tuple[Value, ...]:
