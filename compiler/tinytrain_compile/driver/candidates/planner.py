@@ -219,7 +219,16 @@ class Planner:
         if o.quant == "int8":
             train = quantise(train, QuantOptions(o.seed, o.weight_store, o.rescale == "on"))
         train = join_pieces(train)
-        return fuse_updates(train if self.externals is None else self.externals.assigned(train, self.target))
+        train = fuse_updates(train if self.externals is None else self.externals.assigned(train, self.target))
+        return train if o.inference_only else self.heard(train)
+
+    def heard(self, train: TrainGraph) -> TrainGraph:
+        """Return what is left of a step or an inference behind the pass on a stream, if --listen only asks for that."""
+        if self.options.listen != "only":
+            return train
+        from tinytrain_compile.driver.candidates.heard import on_heard  # only if it is asked for (ADR 49)
+
+        return on_heard(train, self._heard(train))
 
     def settings(self, train: TrainGraph, quick: bool) -> PlanOptions:
         """Return how a training graph is planned: by list schedules and greedy placement if that must be quick."""
@@ -231,7 +240,7 @@ class Planner:
         """Return the pass on a stream beside a step; it lies in front of all that the step uses."""
         from tinytrain_compile.driver.candidates.listen import listen  # only if it is asked for (ADR 49)
 
-        return listen(train, self.options.seed, self.target.alignment_bytes)
+        return listen(train.on_windows, self.options.seed, self.target.alignment_bytes)
 
     def _as_planned(self, train: TrainGraph) -> Graph:
         """Return the graph that a plan is of, before streams: its image may come row by row."""
@@ -357,7 +366,7 @@ class Planner:
     def with_inference(self, candidate: Candidate) -> Candidate:
         """Add the training graph of one sample and its inference, if a step takes several; SamplesMixError."""
         train, plan = candidate.train, candidate.plan
-        if self.options.listen == "on":
+        if self.options.listen != "off":
             candidate = replace(candidate, plan=replace(plan, listening=self._heard(train)))
         if train.micro_batch == 1:
             return candidate

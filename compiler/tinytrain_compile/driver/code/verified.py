@@ -40,7 +40,7 @@ def verified(
     from tinytrain_compile.verify.check import verify
 
     progress("running the numpy reference", 0.62)
-    train = summary.train
+    train = summary.train.on_windows
     whole = _whole(train, samples, options) if loaded is None else None
     reference = loaded or whole or StepwiseReference(train, samples, options.seed)
     progress(f"building and running the firmware ({options.verify})", 0.75)

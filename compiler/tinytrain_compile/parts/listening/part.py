@@ -6,25 +6,44 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from tinytrain_compile.emit.c_text import C_TYPES
 from tinytrain_compile.emit.part import PlanCode
-from tinytrain_compile.ir.stages import Listening
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.stages import InputSlot, Listening
 from tinytrain_compile.ir.summary import Summary
+from tinytrain_compile.options.compile_options import refuse_auto
 from tinytrain_compile.parts.features.border import border_of
 from tinytrain_compile.parts.part import Part
 from tinytrain_compile.report.layout import bytes_text, grouped, plural
+
+ONLY = "--listen only"
+"""As errors name it."""
 
 
 class Listens(Part):
     """`m_hear` and `m_rehear`."""
 
     name, row, has_fragments = "listening", "listening", True
-    flag, one_input = "--listen on", True
-    not_with = ("memories", "input_lines", "plans", "micro_batch", "lock", "inference_only", "dropout=on")
+    flag, one_input = "--listen", True
+    not_with = ("memories", "input_lines", "plans", "micro_batch", "lock", "dropout=on")
+
+    def check_options(self) -> None:
+        """Refuse --features on for a step that takes nothing but features, besides what every part refuses."""
+        super().check_options()
+        if self.asked.listen == "only":
+            if self.asked.features == "on":
+                raise CompileError("E0113", ONLY, "takes features in any case", "leave out --features")
+            if self.asked.update == "auto":
+                refuse_auto(ONLY, "needs a trained part that reads only what m_hear holds")
 
     def prepare(self, code: PlanCode) -> None:
-        """Note how many rows a call takes."""
+        """Note how many rows a call takes, and the window if that is the only way in."""
         assert code.plan.listening is not None, "the planner adds the pass"
-        code.interface = replace(code.interface, hear_rows=code.plan.listening.frames)
+        window = None
+        if code.train.windows is not None:
+            (given,) = code.train.windows.data
+            window = InputSlot(1, given.origin or given.name, given.elements, given.dtype)
+        code.interface = replace(code.interface, hear_rows=code.plan.listening.frames, window=window)
 
     def values(self, code: PlanCode) -> Mapping[str, object]:
         """Return the calls of the pass, its buffers, and what empties its rings."""
@@ -37,7 +56,10 @@ class Listens(Part):
             f"memset({sequencer.pointer(ring.name)}, {_byte(graph.constants[ring.name])}, {ring.size_bytes}u);"
             for ring in graph.state
         ]
+        given = code.train.on_windows.graph.inputs[0]
+        only = code.train.windows is not None
         return {
+            **self._instead_of_samples(code),
             "hear_calls": [section.call for section in sections],
             "sections": [*code.model["sections"], *sections],
             "last_fields": [*code.model["last_fields"], *rings],
@@ -50,9 +72,26 @@ class Listens(Part):
                 "input": sequencer.pointer(frames.name),
                 "input_bytes": frames.size_bytes,
                 "is_float": frames.dtype == "float32",
+                "ctype": C_TYPES[frames.dtype],
+                "quant": given.quant if frames.dtype == "int8" else None,
                 "output": sequencer.pointer(output.name),
                 "features": _features(code, listening),
+                "only": only,
+                "feature_bytes": code.train.data[0].size_bytes if only and code.interface.trains else 0,
             },
+        }
+
+    def _instead_of_samples(self, code: PlanCode) -> Mapping[str, object]:
+        """Return what the header says of the input, if that is the features of a window."""
+        if code.train.windows is None:
+            return {}
+        prefix = code.interface.prefix
+        return {
+            "input_quant": None,
+            "input_text": f"the features of a window, as {prefix}_hear_features writes them",
+            "slots_text": ("Returns the place of the features", "it", "its"),
+            "sample_text": "behind the features in the slot",
+            "step_text": "Trains on the features in the slot",
         }
 
     def pieces(self, summary: Summary) -> list[str]:
@@ -85,6 +124,10 @@ class Listens(Part):
 
 def _features(code: PlanCode, listening: Listening) -> list[str]:
     """Return the copies that make the features of the window, if the pass has all of them; [] without --features on."""
+    if code.train.windows is not None:
+        (value,) = code.train.data
+        held = code.sequencer.pointer(listening.whole[value.name])
+        return [f"memcpy(to, {held}, {value.size_bytes}u);"] if code.interface.trains else []
     if not code.interface.feature_bytes:
         return []
     border, copies = border_of(code.train, code.plan), list[str]()
