@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tinytrain_compile.emit.c_text import C_TYPES
+from tinytrain_compile.emit.interface import shape_data
 from tinytrain_compile.emit.part import PlanCode
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import InputSlot, Listening
@@ -39,11 +40,13 @@ class Listens(Part):
     def prepare(self, code: PlanCode) -> None:
         """Note how many rows a call takes, and the window if that is the only way in."""
         assert code.plan.listening is not None, "the planner adds the pass"
-        window = None
+        face = replace(code.interface, hear_rows=code.plan.listening.frames)
         if code.train.windows is not None:
             (given,) = code.train.windows.data
-            window = InputSlot(1, given.origin or given.name, given.elements, given.dtype)
-        code.interface = replace(code.interface, hear_rows=code.plan.listening.frames, window=window)
+            face = replace(face, window=InputSlot(1, given.origin or given.name, given.elements, given.dtype))
+            if not face.trains:
+                face = replace(face, input_elements=given.elements, input_dtype=given.dtype)
+        code.interface = face
 
     def values(self, code: PlanCode) -> Mapping[str, object]:
         """Return the calls of the pass, its buffers, and what empties its rings."""
@@ -83,9 +86,17 @@ class Listens(Part):
 
     def _instead_of_samples(self, code: PlanCode) -> Mapping[str, object]:
         """Return what the header says of the input, if that is the features of a window."""
-        if code.train.windows is None:
+        windows, prefix = code.train.windows, code.interface.prefix
+        if windows is None:
             return {}
-        prefix = code.interface.prefix
+        if not code.interface.trains:
+            return {
+                "takes_input": False,
+                "input_text": f"a window, whose rows {prefix}_hear takes",
+                "input_shape": "x".join(map(str, windows.data[0].shape)),
+                "float_input_bytes": windows.data[0].size_bytes if windows.data[0].dtype == "float32" else 0,
+                **shape_data(windows, code.interface),
+            }
         return {
             "input_quant": None,
             "input_text": f"the features of a window, as {prefix}_hear_features writes them",
