@@ -112,6 +112,27 @@ def test_features_of_what_was_heard(quant: str) -> None:
     assert not np.array_equal(twin.instance.infer(twin.as_inputs(window)), before)
 
 
+@pytest.mark.parametrize("quant", ["fp32", "int8"])
+def test_build_that_only_hears_learns_as_one_with_windows(quant: str) -> None:
+    """--listen only: the same bytes of state, losses and outputs, and the stream goes on between."""
+    head = {"head": "int8"} if quant == "int8" else {}
+    whole, ear = (compiled(network(), quant, update="head", listen=listen, **head).twin() for listen in ("on", "only"))
+    stream = np.random.default_rng(9).normal(size=(30 * HOP, WIDTH)).astype(np.float32)
+    first, rest = np.split(_as_slot(ear, stream), 2)
+    assert np.array_equal(ear.instance.hear(first), whole.instance.hear(first))
+    x, y = samples(6, 4)
+    for sample, label in zip(x, y, strict=True):
+        losses = [twin.train_step(sample[None], np.asarray([label]), lr=0.1) for twin in (whole, ear)]
+        assert losses[0] == losses[1]
+    assert whole.instance.save() == ear.instance.save()
+    assert np.array_equal(whole.predict(x), ear.predict(x))
+    assert np.array_equal(ear.instance.hear(rest), whole.instance.hear(rest))
+    ear.train_features(ear.features(x[:1]), y[:1])
+    whole.train_step(x[:1], y[:1])
+    assert whole.instance.save() == ear.instance.save()
+    assert ear.instance.interface.arena_bytes < whole.instance.interface.arena_bytes
+
+
 @pytest.mark.parametrize("name", ["alexa", "hey_jarvis", "hey_mycroft", "okay_nabu"])
 def test_wake_words_hear_what_litert_hears(name: str) -> None:
     """Call by call from the first frames on, with rings that LiteRT itself keeps; rounding is plain below a head."""

@@ -60,7 +60,6 @@ class Listens(Part):
             for ring in graph.state
         ]
         given = code.train.on_windows.graph.inputs[0]
-        only = code.train.windows is not None
         return {
             **self._instead_of_samples(code),
             "hear_calls": [section.call for section in sections],
@@ -79,8 +78,8 @@ class Listens(Part):
                 "quant": given.quant if frames.dtype == "int8" else None,
                 "output": sequencer.pointer(output.name),
                 "features": _features(code, listening),
-                "only": only,
-                "feature_bytes": code.train.data[0].size_bytes if only and code.interface.trains else 0,
+                "only": code.train.windows is not None,
+                "feature_bytes": code.train.data[0].size_bytes,
             },
         }
 
