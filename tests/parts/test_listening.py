@@ -133,6 +133,49 @@ def test_build_that_only_hears_learns_as_one_with_windows(quant: str) -> None:
     assert ear.instance.interface.arena_bytes < whole.instance.interface.arena_bytes
 
 
+@pytest.mark.parametrize(
+    "quant, options",
+    [
+        ("fp32", {"update": "head", "listen": "only", "batch": 2}),
+        ("int8", {"update": "head", "head": "int8", "listen": "only", "slices": "on"}),
+        ("int8", {"inference_only": True}),
+        ("int8", {"inference_only": True, "listen": "only"}),
+        ("fp32", {"inference_only": True, "listen": "only"}),
+    ],
+)
+def test_check_program_streams_every_window(quant: str, options: dict[str, object]) -> None:
+    """It must agree with the reference, which knows only windows: outputs, losses, state, and a loaded state."""
+    made = compiled(network(), quant, verify="host", **options)
+    assert made.project.summary.verify.result == "pass"
+    header = next(text for name, text in made.files.items() if name.endswith("_train.h"))
+    assert ("_infer(" in header) == (options.get("listen") != "only" or "update" in options)
+    twin, (x, _) = made.twin(), samples(2)
+    output = twin.predict(x)
+    late = np.concatenate([np.zeros((-ROWS % HOP, WIDTH), np.float32), x[0, 0]])
+    assert np.array_equal(twin.instance.hear(_as_slot(twin, late))[-1], output[0].ravel())
+
+
+def test_head_of_a_wake_word_has_room_in_8_kb() -> None:
+    made = tt.compile(
+        wake_word("hey_jarvis"), update="head", head="int8", listen="only", target="cortex-m4", verify="none"
+    )
+    assert made.project.bundle.interface.arena_bytes <= 8000
+    assert made.project.summary.plan.listening is not None
+
+
+@pytest.mark.parametrize(
+    "options, what",
+    [
+        ({"update": "all"}, "holds no value that all of the trained part"),
+        ({"update": "auto"}, "name it: --update head"),
+        ({"update": "head", "features": "on"}, "leave out --features"),
+    ],
+)
+def test_training_that_needs_windows_is_refused(options: dict[str, object], what: str) -> None:
+    with pytest.raises(tt.CompileError, match=rf"--listen only.*{what}"):
+        compiled(network(), "fp32", listen="only", **options)
+
+
 @pytest.mark.parametrize("name", ["alexa", "hey_jarvis", "hey_mycroft", "okay_nabu"])
 def test_wake_words_hear_what_litert_hears(name: str) -> None:
     """Call by call from the first frames on, with rings that LiteRT itself keeps; rounding is plain below a head."""

@@ -140,8 +140,9 @@ class Planner:
 
     @property
     def layer_count(self) -> int:
-        """Layers that may be updated: the first one reads the image, of which there may be only rows."""
-        return max(len(layers_of(self.model.graph)) - self.options.input_lines, 1)
+        """Layers that may be updated: the first one reads the image, of which there may be only rows; of what is heard
+        only the last one learns."""
+        return 1 if self.options.listen == "only" else max(len(layers_of(self.model.graph)) - self.options.input_lines, 1)
 
     def meets(self, arena_bytes: int, ps: int) -> bool:
         """Tell whether a plan keeps to --arena and --max-step-time."""
@@ -350,6 +351,8 @@ class Planner:
     ) -> Candidate:
         """Plan this training graph. wish: without it the options'. SamplesMixError if one sample has no room beside."""
         wish = wish or self.wish
+        if not train.graph.nodes:  # m_hear computes all that there is
+            wish = replace(wish.alone, stream="off")
         planned, attempts = climb(train.graph, self.settings(train, quick), wish)
         candidate = self._candidate(update, train, planned, wish, attempts)
         return candidate if quick else self.with_inference(candidate)

@@ -12,7 +12,6 @@ from tinytrain_compile.emit.part import PlanCode
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import InputSlot, Listening
 from tinytrain_compile.ir.summary import Summary
-from tinytrain_compile.options.compile_options import refuse_auto
 from tinytrain_compile.parts.features.border import border_of
 from tinytrain_compile.parts.part import Part
 from tinytrain_compile.report.layout import bytes_text, grouped, plural
@@ -35,7 +34,7 @@ class Listens(Part):
             if self.asked.features == "on":
                 raise CompileError("E0113", ONLY, "takes features in any case", "leave out --features")
             if self.asked.update == "auto":
-                refuse_auto(ONLY, "needs a trained part that reads only what m_hear holds")
+                raise CompileError("E0113", ONLY, "trains what reads all of a window", "name it: --update head")
 
     def prepare(self, code: PlanCode) -> None:
         """Note how many rows a call takes, and the window if that is the only way in."""
