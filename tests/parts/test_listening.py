@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from tests.frontend.test_tflite import wake_word
 from tests.frontend.tflite_nets import opened
 from tests.parts.test_slices import Sliced
 from tinytrain_compile.ir.kernels import KernelSet
+from tinytrain_compile.twin import Instance
 
 pytestmark = needs_gcc
 ROWS, WIDTH, HOP = 41, 6, 3
@@ -131,6 +133,38 @@ def test_build_that_only_hears_learns_as_one_with_windows(quant: str) -> None:
     whole.train_step(x[:1], y[:1])
     assert whole.instance.save() == ear.instance.save()
     assert ear.instance.interface.arena_bytes < whole.instance.interface.arena_bytes
+
+
+@pytest.mark.parametrize("options", [{"listen": "on", "features": "on"}, {"listen": "only"}])
+def test_replay_holds_features_that_were_heard(options: dict[str, object]) -> None:
+    """Training on what m_replay.h gives back is training on the windows in that order."""
+    room = 4
+    made = compiled(network(), "int8", update="head", head="int8", runtime=f"replay={room}", **options)
+    ear, whole = made.twin(), compiled(network(), "int8", update="head", head="int8").twin()
+    x, y = samples(room, 8)
+    heard = ear.features(x)
+    header = next(text for name, text in made.files.items() if name.endswith("_replay.h"))
+    assert f"REPLAY_X_BYTES {heard.shape[1]}u" in header
+    replay, memory = ctypes.create_string_buffer(256), ctypes.create_string_buffer(room * (heard.shape[1] + 8))
+    call = partial(_replay, ear.instance)
+    assert call("init", replay, memory, ctypes.c_size_t(len(memory)), ctypes.c_uint32(3)) == OK
+    for features, label in zip(heard, y, strict=True):
+        assert call("add", replay, features.ctypes.data_as(ctypes.c_void_p), ctypes.byref(ctypes.c_int32(label))) == OK
+    drawn = set[int]()
+    for _ in range(10):
+        features, label = np.empty_like(heard[0]), ctypes.c_int32()
+        assert call("draw", replay, features.ctypes.data_as(ctypes.c_void_p), ctypes.byref(label)) == OK
+        (index,) = np.flatnonzero((heard == features).all(1))
+        assert label.value == y[index]
+        drawn.add(int(index))
+        ear.train_features(features[None], y[index : index + 1], lr=0.1)
+        whole.train_step(x[index : index + 1], y[index : index + 1], lr=0.1)
+    assert len(drawn) > 2
+    assert ear.instance.save() == whole.instance.save()
+
+
+def _replay(instance: Instance, name: str, *arguments: object) -> int:
+    return int(instance._call(f"replay_{name}")(*arguments))  # pyright: ignore[reportPrivateUsage]
 
 
 @pytest.mark.parametrize(
