@@ -145,7 +145,7 @@ def test_rows_are_those_of_the_best_of_the_last_calls(name: str, of_rows: Keeper
     followed(of_rows, scores, window, lambda call: max(0, call + 1 - CALLS))
 
 
-@pytest.mark.parametrize("calls, slots", [(CALLS, 3), (20, 5), (CALLS, CALLS)])
+@pytest.mark.parametrize(("calls", "slots"), [(CALLS, 3), (20, 5), (CALLS, CALLS)])
 def test_features_are_those_of_the_best_of_the_last_stretches(
     calls: int, slots: int, of_features: tt.Compiled, tmp_path: Path
 ) -> None:

@@ -168,7 +168,7 @@ def _replay(instance: Instance, name: str, *arguments: object) -> int:
 
 
 @pytest.mark.parametrize(
-    "quant, options",
+    ("quant", "options"),
     [
         ("fp32", {"update": "head", "listen": "only", "batch": 2}),
         ("int8", {"update": "head", "head": "int8", "listen": "only", "slices": "on"}),
@@ -198,7 +198,7 @@ def test_head_of_a_wake_word_has_room_in_8_kb() -> None:
 
 
 @pytest.mark.parametrize(
-    "options, what",
+    ("options", "what"),
     [
         ({"update": "all"}, "holds no value that all of the trained part"),
         ({"update": "auto"}, "name it: --update head"),

@@ -140,9 +140,10 @@ class Planner:
 
     @property
     def layer_count(self) -> int:
-        """Layers that may be updated: the first one reads the image, of which there may be only rows; of what is heard
-        only the last one learns."""
-        return 1 if self.options.listen == "only" else max(len(layers_of(self.model.graph)) - self.options.input_lines, 1)
+        """Layers that may be updated: the first one reads the image, of which there may be only rows."""
+        if self.options.listen == "only":
+            return 1  # no other layer reads what m_hear holds
+        return max(len(layers_of(self.model.graph)) - self.options.input_lines, 1)
 
     def meets(self, arena_bytes: int, ps: int) -> bool:
         """Tell whether a plan keeps to --arena and --max-step-time."""
