@@ -107,7 +107,7 @@ class CompileOptions:
     listen: Literal["off", "on", "only"] = _output(
         "off",
         "on: add m_hear, an inference that takes the next rows of a stream and keeps the earlier ones in rings. only: "
-        "leave out all that takes a whole window, and train a head on what was heard (docs/listening.md).",
+        "no call takes a whole window, and a head learns from the features of the stream (docs/listening.md).",
     )
     plans: tuple[int, ...] = _output(
         (),
