@@ -2,7 +2,8 @@
 
     python -m benchmarks listening [--target cortex-m4] [--update all] [--write docs/listening.md]
 
-Exits 1 if the output of a stream differs from that of its window.
+And what a build needs that only hears, and trains a head on that or nothing. Exits 1 if the output of a stream differs
+from that of its window.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import argparse
 from pathlib import Path
 
 import tinytrain_compile as tt
+from tinytrain_compile.report.data import report_json
 
 NAMES = ("alexa", "hey_jarvis", "hey_mycroft", "okay_nabu")
 HEAD = "|---|---:|---:|---:|---:|---:|---:|---:|"
+HEAD_OF_ONLY = "|---|---:|---:|---:|---:|---:|---:|---:|---:|"
 
 
 def models() -> list[Path]:
@@ -37,6 +40,31 @@ def row(model: Path, target: str, update: str) -> tuple[str, bool]:
     return f"| {model.stem} | {' | '.join(cells)} |", summary.verify.result == "pass"
 
 
+def row_of_only(model: Path, target: str) -> tuple[str, bool]:
+    """Return a row of the table of builds that only hear, and whether their checks passed."""
+    both, only = (
+        tt.compile(model, update="head", head="int8", target=target, **options).project.summary
+        for options in ({"listen": "on", "features": "on"}, {"listen": "only"})
+    )
+    infers = tt.compile(
+        model, update="head", head="int8", target=target, listen="only", inference_only=True
+    ).project.summary
+    keeper = report_json(only)["listening"]["keeper_bytes"]
+    arenas = (summary.plan.arena_bytes for summary in (both, only, infers))
+    flash = (sum(part or 0 for part in (one.code_bytes, one.const_bytes)) for one in (both, only, infers))
+    features = only.train.data[0].size_bytes
+    figures = (*arenas, *flash, features, keeper)
+    text = " | ".join([*(f"{n:,} B" for n in figures)])
+    passed = all(summary.verify.result == "pass" for summary in (both, only, infers))
+    return f"| {model.stem} | {text} |", passed
+
+
+def written(page: str, head: str, table: str) -> str:
+    """Return the page with these rows below the head of a table."""
+    before, _, rest = page.partition(f"{head}\n")
+    return f"{before}{head}\n{table}{rest[rest.index(chr(10) * 2) :]}"
+
+
 def main() -> int:
     """Print the table, or write it into a page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -44,11 +72,15 @@ def main() -> int:
     parser.add_argument("--update", default="all")
     parser.add_argument("--write", type=Path)
     asked = parser.parse_args()
-    rows = [row(model, asked.target, asked.update) for model in models()]
-    table = "\n".join(text for text, _ in rows)
-    print(table)
+    found = {
+        HEAD: [row(model, asked.target, asked.update) for model in models()],
+        HEAD_OF_ONLY: [row_of_only(model, asked.target) for model in models()],
+    }
+    tables = {head: "\n".join(text for text, _ in rows) for head, rows in found.items()}
+    print(*tables.values(), sep="\n\n")
     if asked.write:
-        before, _, rest = asked.write.read_text(encoding="utf-8").partition(f"{HEAD}\n")
-        after = rest[rest.index("\n\n") :]
-        asked.write.write_text(f"{before}{HEAD}\n{table}{after}", encoding="utf-8")
-    return int(not all(passed for _, passed in rows))
+        page = asked.write.read_text(encoding="utf-8")
+        for head, table in tables.items():
+            page = written(page, head, table)
+        asked.write.write_text(page, encoding="utf-8")
+    return int(not all(passed for rows in found.values() for _, passed in rows))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from tinytrain_compile.reference.instance import ReferenceInstance
 from tinytrain_compile.reference.stream import Stream, StreamReference
 from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.target.loader import load_target
+from tinytrain_compile.twin import Instance
 from tinytrain_compile.verify.compare import DTYPES
 
 pytestmark = needs_gcc
@@ -123,6 +125,102 @@ def test_features_of_what_was_heard(quant: str) -> None:
     twin.train_features(heard[None], np.asarray([2]), lr=0.1)
     assert not np.array_equal(twin.instance.infer(twin.as_inputs(window)), before)
     assert twin.hear_settling() == 0, "what the head reads has not changed"
+
+
+@pytest.mark.parametrize("quant", ["fp32", "int8"])
+def test_build_that_only_hears_learns_as_one_with_windows(quant: str) -> None:
+    """--listen only: the same bytes of state, losses and outputs, and the stream goes on between."""
+    head = {"head": "int8"} if quant == "int8" else {}
+    whole, ear = (compiled(network(), quant, update="head", listen=listen, **head).twin() for listen in ("on", "only"))
+    stream = np.random.default_rng(9).normal(size=(30 * HOP, WIDTH)).astype(np.float32)
+    first, rest = np.split(_as_slot(ear, stream), 2)
+    assert np.array_equal(ear.instance.hear(first), whole.instance.hear(first))
+    x, y = samples(6, 4)
+    for sample, label in zip(x, y, strict=True):
+        losses = [twin.train_step(sample[None], np.asarray([label]), lr=0.1) for twin in (whole, ear)]
+        assert losses[0] == losses[1]
+    assert whole.instance.save() == ear.instance.save()
+    assert np.array_equal(whole.predict(x), ear.predict(x))
+    assert np.array_equal(ear.instance.hear(rest), whole.instance.hear(rest))
+    ear.train_features(ear.features(x[:1]), y[:1])
+    whole.train_step(x[:1], y[:1])
+    assert whole.instance.save() == ear.instance.save()
+    assert ear.instance.interface.arena_bytes < whole.instance.interface.arena_bytes
+
+
+@pytest.mark.parametrize("options", [{"listen": "on", "features": "on"}, {"listen": "only"}])
+def test_replay_holds_features_that_were_heard(options: dict[str, object]) -> None:
+    """Training on what m_replay.h gives back is training on the windows in that order."""
+    room = 4
+    made = compiled(network(), "int8", update="head", head="int8", runtime=f"replay={room}", **options)
+    ear, whole = made.twin(), compiled(network(), "int8", update="head", head="int8").twin()
+    x, y = samples(room, 8)
+    heard = ear.features(x)
+    header = next(text for name, text in made.files.items() if name.endswith("_replay.h"))
+    assert f"REPLAY_X_BYTES {heard.shape[1]}u" in header
+    replay, memory = ctypes.create_string_buffer(256), ctypes.create_string_buffer(room * (heard.shape[1] + 8))
+    call = partial(_replay, ear.instance)
+    assert call("init", replay, memory, ctypes.c_size_t(len(memory)), ctypes.c_uint32(3)) == OK
+    for features, label in zip(heard, y, strict=True):
+        assert call("add", replay, features.ctypes.data_as(ctypes.c_void_p), ctypes.byref(ctypes.c_int32(label))) == OK
+    drawn = set[int]()
+    for _ in range(10):
+        features, label = np.empty_like(heard[0]), ctypes.c_int32()
+        assert call("draw", replay, features.ctypes.data_as(ctypes.c_void_p), ctypes.byref(label)) == OK
+        (index,) = np.flatnonzero((heard == features).all(1))
+        assert label.value == y[index]
+        drawn.add(int(index))
+        ear.train_features(features[None], y[index : index + 1], lr=0.1)
+        whole.train_step(x[index : index + 1], y[index : index + 1], lr=0.1)
+    assert len(drawn) > 2
+    assert ear.instance.save() == whole.instance.save()
+
+
+def _replay(instance: Instance, name: str, *arguments: object) -> int:
+    return int(instance._call(f"replay_{name}")(*arguments))  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.mark.parametrize(
+    ("quant", "options"),
+    [
+        ("fp32", {"update": "head", "listen": "only", "batch": 2}),
+        ("int8", {"update": "head", "head": "int8", "listen": "only", "slices": "on"}),
+        ("int8", {"inference_only": True}),
+        ("int8", {"inference_only": True, "listen": "only"}),
+        ("fp32", {"inference_only": True, "listen": "only"}),
+    ],
+)
+def test_check_program_streams_every_window(quant: str, options: dict[str, object]) -> None:
+    """It must agree with the reference, which knows only windows: outputs, losses, state, and a loaded state."""
+    made = compiled(network("mean" if "slices" in options else "flatten"), quant, verify="host", **options)
+    assert made.project.summary.verify.result == "pass"
+    header = next(text for name, text in made.files.items() if name.endswith("_train.h"))
+    assert ("_infer(" in header) == (options.get("listen") != "only" or "update" in options)
+    twin, (x, _) = made.twin(), samples(2)
+    output = twin.predict(x)
+    late = np.concatenate([np.zeros((-ROWS % HOP, WIDTH), np.float32), x[0, 0]])
+    assert np.array_equal(twin.instance.hear(_as_slot(twin, late))[-1], output[0].ravel())
+
+
+def test_head_of_a_wake_word_has_room_in_8_kb() -> None:
+    made = tt.compile(
+        wake_word("hey_jarvis"), update="head", head="int8", listen="only", target="cortex-m4", verify="none"
+    )
+    assert made.project.bundle.interface.arena_bytes <= 8000
+    assert made.project.summary.plan.listening is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"update": "all"}, "holds no value that all of the trained part"),
+        ({"update": "auto"}, "name it: --update head"),
+        ({"update": "head", "features": "on"}, "leave out --features"),
+    ],
+)
+def test_training_that_needs_windows_is_refused(options: dict[str, object], what: str) -> None:
+    with pytest.raises(tt.CompileError, match=rf"--listen only.*{what}"):
+        compiled(network(), "fp32", listen="only", **options)
 
 
 @pytest.mark.parametrize("name", ["alexa", "hey_jarvis", "hey_mycroft", "okay_nabu"])

@@ -104,10 +104,10 @@ class CompileOptions:
         "on: add calls that compute a step in short slices, so that your firmware can run between them "
         "(docs/slices.md).",
     )
-    listen: Literal["off", "on"] = _output(
+    listen: Literal["off", "on", "only"] = _output(
         "off",
-        "on: add m_hear, an inference that takes the next rows of a stream and keeps the earlier ones in rings "
-        "(docs/listening.md).",
+        "on: add m_hear, an inference that takes the next rows of a stream and keeps the earlier ones in rings. only: "
+        "no call takes a whole window, and a head learns from the features of the stream (docs/listening.md).",
     )
     plans: tuple[int, ...] = _output(
         (),

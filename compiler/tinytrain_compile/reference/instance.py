@@ -66,6 +66,10 @@ class ReferenceInstance(Instance):
         """Score the channels again, as m_rescore does."""
         self._open.rescore()
 
+    def features(self, x: Array) -> Array:
+        """Raise E0114: only the C has them."""
+        raise _no_compiler("features")
+
     def infer(self, x: Array) -> Array:
         """Return the output for each sample: (samples, output elements) in float32."""
         if not is_finite(x):

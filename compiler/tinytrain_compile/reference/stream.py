@@ -60,7 +60,10 @@ class StreamReference:
         return {value.name: self._train.graph.constants[value.name] for value in self._train.graph.state}
 
     def heard(self, states: Sequence[Mapping[str, Array]]) -> list[Array]:
-        """Return the outputs of a window's calls with each of these states: (calls, elements). Rings are kept."""
+        """Return the outputs of a window's calls with each of these states: (calls, elements).
+
+        Rings are kept from one state to the next, unless it is loaded.
+        """
         return self._streamed(Trainer(self._train), states)
 
     def rounded(self, states: Sequence[Mapping[str, Array]]) -> list[tuple[Array, Array]]:
@@ -69,5 +72,9 @@ class StreamReference:
         return [(whole, scattered(whole, parts)) for whole, *parts in zip(exact, *others, strict=True)]
 
     def _streamed(self, trainer: Trainer, states: Sequence[Mapping[str, Array]]) -> list[Array]:
-        stream = Stream(self._listening, trainer.run_nodes)
-        return [np.stack([stream.hear(rows, state) for rows in self._calls]) for state in states]
+        stream, found = Stream(self._listening, trainer.run_nodes), list[Array]()
+        for state in states:
+            found.append(np.stack([stream.hear(rows, state) for rows in self._calls]))
+            if self._train.reads_state_of is not None:  # m_load empties the rings
+                stream.reset()
+        return found

@@ -83,6 +83,10 @@ class Instance:
     def features(self, x: Array) -> Array:
         """Compute the frozen part's features of each sample: (samples, bytes). E0113 for a build without features."""
         found = np.empty((len(x), self._feature_bytes()), np.uint8)
+        if self.interface.window is not None:
+            for sample, result in zip(x, found, strict=True):
+                result[:] = self._window(sample, self._heard_of)
+            return found
         for sample, result in zip(np.ascontiguousarray(x), found, strict=True):
             self._give(sample, _TRAIN)
             self._check("features", self._call("features")(self._handle, ctypes.c_void_p(result.ctypes.data)))
@@ -93,6 +97,10 @@ class Instance:
         self._feature_bytes()
         step = "accumulate_features" if self.interface.accumulates else "train_features"
         return self._updated(self._trained_behind(step, *pair) for pair in zip(features, y, strict=True))
+
+    def _heard_of(self, rows: Array) -> Array:
+        self.rehear(rows)
+        return self.heard_features()
 
     def _updated(self, calls: Iterator[float]) -> Array:
         """Make the calls of an update; return the loss of each."""
@@ -122,6 +130,8 @@ class Instance:
     def infer(self, x: Array) -> Array:
         """Compute the output of each sample: (samples, output elements) in float32."""
         face = self.interface
+        if face.window is not None:
+            return np.stack([self._window(sample, lambda last: self.hear(last)[0]) for sample in x])
         out = np.empty((len(x), face.output_elements), np.float32)
         call = "infer_end" if face.input_rows else "infer"
         for index, result in enumerate(out):
@@ -167,6 +177,21 @@ class Instance:
         if not self.interface.hear_rows:
             raise CompileError("E0113", "hear", "this build has none", "compile with listen='on'")
         return self.interface.hear_rows
+
+    def _window(self, x: Array, take: Callable[[Array], Array]) -> Array:
+        """Return what `take` makes of the last rows of a window, before which the others are heard.
+
+        The stream goes on afterwards as if nothing had happened.
+        """
+        kept = [memory.bytes.copy() for memory in self._memories]
+        rows = x.reshape(next(size for size in x.shape if size > 1), -1)
+        rows = np.concatenate([np.zeros_like(rows[: -len(rows) % self.interface.hear_rows]), rows])
+        if len(rows) > self.interface.hear_rows:
+            self.rehear(rows[: -self.interface.hear_rows])
+        found = take(rows[-self.interface.hear_rows :])
+        for memory, content in zip(self._memories, kept, strict=True):
+            memory.bytes[:] = content
+        return found
 
     def heard_features(self) -> Array:
         """Copy the features of the window that was heard last, in bytes (m_hear_features)."""
@@ -245,15 +270,23 @@ class Instance:
 
     def _trained_behind(self, call: str, features: Array, y: Array) -> float:
         features, y, loss = np.ascontiguousarray(features), np.ascontiguousarray(y), ctypes.c_float()
+        if self.interface.window is not None:
+            self._fill("input", features)
+            step = self._call("accumulate" if self.interface.accumulates else "train_step")
+            self._check("step", step(self._handle, ctypes.c_void_p(y.ctypes.data), ctypes.byref(loss)))
+            return loss.value
         pointers = (ctypes.c_void_p(features.ctypes.data), ctypes.c_void_p(y.ctypes.data), ctypes.byref(loss))
         self._check("step", self._call(call)(self._handle, *pointers))
         return loss.value
 
     def _feature_bytes(self) -> int:
-        if not self.interface.feature_bytes:
+        face = self.interface
+        if face.window is not None and face.trains:
+            return face.input_elements * np.dtype(face.input_dtype).itemsize
+        if not face.feature_bytes:
             what = "this build has none"
             raise CompileError("E0113", "features", what, "compile with features='on', and freeze the first layer")
-        return self.interface.feature_bytes
+        return face.feature_bytes
 
     def _needs_training(self, what: str) -> None:
         if not self.interface.trains:
@@ -269,10 +302,14 @@ class Instance:
             status = self._call("push_rows")(self._handle, ctypes.c_void_p(x.ctypes.data), ctypes.c_size_t(rows))
             self._check("rows", status)
             return
+        if self.interface.window is not None:
+            x = self.features(x)
         calls = ("input", *(f"input_{slot.number}" for slot in self.interface.more_inputs))
         for call, part in zip(calls, parts(x), strict=True):
-            data = np.ascontiguousarray(part)
-            ctypes.memmove(self._call(call, ctypes.c_void_p)(self._handle), data.ctypes.data, data.nbytes)
+            self._fill(call, np.ascontiguousarray(part))
+
+    def _fill(self, call: str, data: Array) -> None:
+        ctypes.memmove(self._call(call, ctypes.c_void_p)(self._handle), data.ctypes.data, data.nbytes)
 
     def _delta_call(self, name: str, result: type[Any] = ctypes.c_int) -> Callable[..., Any]:
         if not hasattr(self._library, f"{self.interface.prefix}_delta_{name}"):

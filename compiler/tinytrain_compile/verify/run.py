@@ -125,11 +125,10 @@ class _Reader:
             self._outputs[-1] = np.concatenate([self._outputs[-1], np.frombuffer(payload[4:], dtype="<f4")])
         elif tag == _HEAR:
             self._status(payload, "m_hear")
-            if any(payload[4:8]):
-                self._faults.append(
-                    "m_hear_settling gives another number of calls than there are until the rings settle"
-                )
-            self._heard[len(self._outputs) - 1].append(np.frombuffer(payload[8:], dtype="<f4"))
+            _, wrong, again = struct.unpack_from("<III", payload)
+            if wrong:
+                self._faults.append("m_hear_settling gives another number of calls than there are until rings settle")
+            self._heard[again].append(np.frombuffer(payload[12:], dtype="<f4"))
         elif tag == _SAMPLE:
             self._status(payload, f"training, step {step}")
             self._losses.append(payload[4:8])

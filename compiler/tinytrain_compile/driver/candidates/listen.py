@@ -66,14 +66,14 @@ def listen(train: TrainGraph, seed: int, alignment_bytes: int) -> Listening:
     hop = streamed.hop()
     found = streamed.graph(hop)
     settle, whole = streamed.settle, streamed.whole()
-    kept = sorted(_border(found, {value.name for value in train.graph.state}) & set(whole.values()))
+    kept = sorted(border(found, {value.name for value in train.graph.state}) & set(whole.values()))
     header = PlanOptions().header_bytes + COUNTER_BYTES
     options = PlanOptions(alignment_bytes=alignment_bytes, header_bytes=header, seed=seed, keep=tuple(kept))
     planned = plan_graph(found, options)
     return Listening(planned.graph, planned.plan, hop, graph.inputs[0].shape[streamed.axis], settle, whole)
 
 
-def _border(graph: Graph, trained: set[str]) -> set[str]:
+def border(graph: Graph, trained: set[str]) -> set[str]:
     """Return the values that do not depend on what is trained, and that a node reads which does."""
     moved, found = set(trained), set[str]()
     for node in graph.nodes:

@@ -41,7 +41,7 @@ def verified(
     from tinytrain_compile.verify.check import verify
 
     progress("running the numpy reference", 0.62)
-    train = summary.train
+    train = summary.train.on_windows
     whole = _whole(train, samples, options) if loaded is None else None
     reference = loaded or whole or StepwiseReference(train, samples, options.seed)
     progress(f"building and running the firmware ({options.verify})", 0.75)
@@ -87,7 +87,7 @@ def _heard(summary: Summary, samples: Samples, options: CompileOptions) -> Heard
         return None
     from tinytrain_compile.reference.stream import StreamReference  # only if it is asked for (ADR 49)
 
-    return StreamReference(summary.train, summary.plan.listening, samples.x[0], options.seed)
+    return StreamReference(summary.train.on_windows, summary.plan.listening, samples.x[0], options.seed)
 
 
 def _whole(train: TrainGraph, samples: Samples, options: CompileOptions) -> ReferenceRun | None:
