@@ -181,10 +181,7 @@ class _Stream:
 
     def _head(self, x: str, rows: int) -> str:
         net, source, channels, width = self._net, self._source, self._channels, self._width
-        kind = source.choice(("flatten", "flatten", "mean", "max", "conv", "over time", "two", "rows"))
-        if kind == "rows":  # an output for each moment of the window
-            weight = net.weight("last_weight", 2, channels, 1, 1)
-            return f"float[1, 2, {rows}, {width}] " + net.node("last/Conv", f"last = Conv ({x}, {weight})")
+        kind = source.choice(("flatten", "flatten", "mean", "max", "conv", "over time", "two"))
         inputs = channels * rows * width
         if kind in ("mean", "max"):
             op = {"mean": "GlobalAveragePool", "max": "GlobalMaxPool"}[kind]

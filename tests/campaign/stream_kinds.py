@@ -55,7 +55,6 @@ def _case(source: Random, folder: Path, integer: bool) -> Case:
         words += ["--quant", "int8", "--calib", "calib.npz"]
         words += ["--head", "int8"] if source.randrange(3) == 0 else []
         words += ["--rescale", "on"] if source.randrange(6) == 0 else []
-    words += ["--loss", "mse"] if len(drawn.model.graph.output[0].type.tensor_type.shape.dim) > 2 else []
     words += ["--slices", "on"] if source.randrange(3) == 0 else []
     words += ["--features", "on"] if source.randrange(4) == 0 else []
     words += ["--optimizer", source.choice(("momentum", "adam"))] if source.randrange(3) == 0 else []

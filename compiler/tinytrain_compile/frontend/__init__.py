@@ -39,7 +39,7 @@ def load_model(path: Path, options: FrontendOptions | None = None) -> ImportedMo
     E0501 or E0503 with one line per node for what has no IR form.
     """
     options = options or FrontendOptions()
-    proto, training = read_training_file(path, options.weights, options.max_window)
+    proto, training = read_training_file(path, options.weights, options.max_window, options.output)
     return import_model(_read(proto, model_file(path), options, path.stem), options, training)
 
 

@@ -69,8 +69,8 @@ _CHANNELS_FIRST_READERS = frozenset(
     )
 )
 """Operators whose channels are axis 1."""
-_PASSING = frozenset(("Add", "Sub", "Mul", "Div", "Cast", "Identity", "Clip", "Abs", "Neg", "Pad", "Dropout"))
-"""Operators that may come before them: they scale or pad the input. (A quantised file has no QDQ pairs here.)"""
+_PASSING = frozenset(("Abs", "Add", "Cast", "Clip", "Div", "Dropout", "Identity", "Mul", "Neg", "Pad", "Slice", "Sub"))
+"""Operators that may come before them: they scale, pad or cut the input. (A quantised file has no QDQ pairs here.)"""
 
 
 def import_model(model: OnnxModel, options: FrontendOptions, training: FileTraining | None = None) -> ImportedModel:
@@ -134,7 +134,8 @@ def import_model(model: OnnxModel, options: FrontendOptions, training: FileTrain
     ends = outputs if loss is None else (*outputs, loss.site.output)
     choices = accounted(ctx, read, ends, imported.graph.parameters)
     names = known_names(choices, Links(read.nodes, ends, read.constants))
-    return replace(imported, choices=choices, graph=replace(imported.graph, known_as=names))
+    graph = replace(imported.graph, known_as=names)
+    return replace(imported, choices=choices, graph=graph, time_axis=read.time_axis)
 
 
 def _own_loss(model: OnnxModel, options: FrontendOptions) -> FileLoss | None:

@@ -28,7 +28,7 @@ class FrontendOptions:
     chosen: whether these initializers are parameters, where the model has them: goes before rules.
     untie: equal values that an exporter has written once are parameters of their own (--untie).
     weights: an .npz with the weights of training artifacts (--weights).
-    max_window: longest window of a .tflite file with state, in frames; None: the default (--max-window).
+    max_window: longest window of a file with state, in frames; None: the default (--max-window).
     any_batch: also accept several samples at once, several outputs and no input at all (single-operator tests).
     """
 

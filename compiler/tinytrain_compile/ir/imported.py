@@ -242,7 +242,8 @@ class ImportedModel:
     choices: decisions on every floating-point initializer that can change the result.
     floats: ONNX nodes that always compute in float32 (recurrent layers).
     training: defined by the file itself, if it does so.
-    whole: the numbers of an input that is integers in the file and float32 in the graph.
+    whole: the numbers of an input that is integers in the file and float32 in the graph. time_axis: of the first input,
+    of a file with state, whose window this is.
     more: data inputs besides the first, in the order of the file.
     stored_output: of the first output, if the file ends in integers (.tflite).
     sources: parameter -> the numbers of the file that it holds. fresh: tensors that --classes has replaced.
@@ -272,6 +273,7 @@ class ImportedModel:
     requantised: frozenset[str] = frozenset()
     more: tuple[DataInput, ...] = ()
     stored_output: FileFormat | None = None
+    time_axis: int | None = None
 
     @property
     def data(self) -> tuple[DataInput, ...]:

@@ -25,6 +25,7 @@ from tinytrain_compile.options.option import (
     options_in,
     parse_betas,
     parse_epsilon,
+    parse_listen,
     parse_memories,
     parse_name,
     parse_norm,
@@ -104,10 +105,14 @@ class CompileOptions:
         "on: add calls that compute a step in short slices, so that your firmware can run between them "
         "(docs/slices.md).",
     )
-    listen: Literal["off", "on", "only"] = _output(
+    listen: int | Literal["off", "on", "only"] = _output(
         "off",
-        "on: add m_hear, an inference that takes the next rows of a stream and keeps the earlier ones in rings. only: "
-        "no call takes a whole window, and a head learns from the features of the stream (docs/listening.md).",
+        "on: add m_hear, an inference that takes the next rows of a stream and keeps the earlier ones in rings. "
+        "AXIS: the same, with time along this axis of the file's input, such as 2. only: no call takes a whole window, "
+        "and a head learns from the features of the stream (docs/listening.md).",
+        metavar="off|on|only|AXIS",
+        read=parse_listen,
+        shown="off",
     )
     plans: tuple[int, ...] = _output(
         (),
@@ -320,7 +325,7 @@ class CompileOptions:
 
     max_window: int | None = _model(
         None,
-        "Longest window, in frames of the input, to which a .tflite file with state may be unrolled (docs/tflite.md). "
+        "Longest window, in frames of the input, to which a file with state may be unrolled (docs/tflite.md). "
         "[default: 512]",
         metavar="FRAMES",
         limits=(1, 1 << 20),

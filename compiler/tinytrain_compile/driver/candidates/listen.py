@@ -12,12 +12,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 
+from tinytrain_compile.driver.candidates.heard_time import NO_PADDING, PADS, HeardTime, heard_time
 from tinytrain_compile.driver.candidates.inference import beside
-from tinytrain_compile.errors import CompileError
-from tinytrain_compile.ir.stages import COUNTER_BYTES, Listening, TrainGraph, time_axis
+from tinytrain_compile.driver.candidates.upright import time_behind, upright
+from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.stages import COUNTER_BYTES, Listening, TrainGraph
 from tinytrain_compile.ir.types import Array, Attrs, Graph, Node, Quant, Value
 from tinytrain_compile.ops.base import has_trait, infer, row_form
 from tinytrain_compile.ops.conv import ConvAttrs
@@ -31,7 +34,9 @@ from tinytrain_compile.plan.planner import plan_graph
 
 MARK = "@hear"
 """Ending of the names of what belongs to the pass of a stream."""
-FLAG = "--listen on"
+STRIDES = "choose window and strides in time so that every row is read, each as often"
+_EXACT = frozenset(("Abs", "Add", "Clip", "Div", "Mul", "Neg", "Sub"))
+"""Operators that IEEE 754 defines to the bit, whatever is computed together."""
 REMEMBERED = 8
 """Steps whose pass on a stream is kept: a search asks for it once to price a step, and once to plan it."""
 
@@ -59,10 +64,15 @@ class Rows:
 
 
 @lru_cache(maxsize=REMEMBERED)
-def listen(train: TrainGraph, seed: int, alignment_bytes: int) -> Listening:
-    """Return the pass on a stream beside a step of one sample. Errors: E0113 names the layer that does not stream."""
-    graph = beside(train.graph, train.graph, MARK)
-    streamed = _Streamed(graph, {value.name for value in train.graph.state}, train.formats)
+def listen(
+    train: TrainGraph, model: ImportedModel, wanted: int | Literal["off", "on", "only"], seed: int, alignment_bytes: int
+) -> Listening:
+    """Return the pass on a stream beside a step of one sample. wanted: --listen.
+
+    Errors: E0113 names the layer that does not stream, E0101 and E0113 an axis that is none of time.
+    """
+    graph, time = beside(train.graph, train.graph, MARK), heard_time(model, wanted)
+    streamed = _Streamed(graph, time, {value.name for value in train.graph.state}, train.formats)
     hop = streamed.hop()
     found = streamed.graph(hop)
     settle, whole = streamed.settle, streamed.whole()
@@ -70,7 +80,7 @@ def listen(train: TrainGraph, seed: int, alignment_bytes: int) -> Listening:
     header = PlanOptions().header_bytes + COUNTER_BYTES
     options = PlanOptions(alignment_bytes=alignment_bytes, header_bytes=header, seed=seed, keep=tuple(kept))
     planned = plan_graph(found, options)
-    return Listening(planned.graph, planned.plan, hop, graph.inputs[0].shape[streamed.axis], settle, whole)
+    return Listening(planned.graph, planned.plan, hop, graph.inputs[0].shape[time.axis], settle, whole)
 
 
 def border(graph: Graph, trained: set[str]) -> set[str]:
@@ -90,32 +100,30 @@ class _Streamed:
     trained: names of state, which updates change. formats: of int8 values, by their names in the training step.
     """
 
-    def __init__(self, graph: Graph, trained: set[str], formats: Mapping[str, Quant]) -> None:
-        self._graph = graph
-        self._trained = trained
+    def __init__(self, graph: Graph, time: HeardTime, trained: set[str], formats: Mapping[str, Quant]) -> None:
+        self._input, self._heard = graph.inputs[0], time
+        self._graph = graph = upright(graph, time.axis)
+        self._trained = {*trained}
         self._formats = formats
-        self._input = graph.inputs[0]
         values = (self._input, *(value for node in graph.nodes for value in node.outputs))
         self._shapes = {value.name: value.shape for value in values}
-        self.axis = time_axis(self._input.shape)
         self.settle = 0
 
     def hop(self) -> int:
         """Return the rows of the input that make one new row of the slowest map: the product of the strides."""
-        for hop in range(1, self._input.shape[self.axis] + 1):
+        for hop in range(1, self._input.shape[self._heard.axis] + 1):
             try:
                 self.graph(hop)
             except _HopError:
                 continue
             return hop
-        raise _refused(
-            self._input.origin or self._input.name, "has no number of new rows with which all layers move on"
-        )
+        layer = self._input.origin or self._input.name
+        raise self._heard.refused(layer, "has no number of new rows with which all layers move on", STRIDES)
 
     def graph(self, hop: int) -> Graph:
         """Return the pass of `hop` new rows. Errors: _HopError if a layer would need a part of a row; E0113."""
         self._now = dict[str, Value]()
-        self._time = {self._input.name: Rows(self.axis, hop, (0,) * hop)}
+        self._time = {self._input.name: Rows(self._heard.axis, hop, (0,) * hop)}
         self._nodes, self._rings = list[Node](), list[tuple[Value, Value]]()
         self._initial = dict[str, Array]()
         self._windows = dict[tuple[str, int], Value]()
@@ -125,15 +133,18 @@ class _Streamed:
         self._now[self._input.name] = frames
         for node in self._graph.nodes:
             self._take(node)
-        output = self._window(self._graph.outputs[0])  # all rows of it, if it has any
-        if rows := self._time.get(self._graph.outputs[0].name):
-            self._calls = max(self._calls, *rows.since(output.shape[rows.axis]))
+        output = self._graph.outputs[0]
+        if output.name in self._time:
+            what = "still has rows of its own for each moment at the output"
+            raise self._heard.refused(
+                output.origin or output.name, what, "give the model an output for the whole window"
+            )
         self.settle = self._calls
         return Graph(
             self._graph.name,
             tuple(self._nodes),
             (frames,),
-            (output,),
+            (self._now[output.name],),
             {**self._graph.constants, **self._initial},
             state=tuple(ring for ring, _ in self._rings),
             updates=tuple(self._rings),
@@ -153,6 +164,7 @@ class _Streamed:
         moving = {i: self._time[value.name] for i, value in enumerate(node.inputs) if value.name in self._time}
         changes = any(value.name in self._trained for value in node.inputs)
         if not moving:
+            self._trained |= {value.name for value in node.outputs if changes}
             self._put(node, tuple(self._now.get(value.name, value) for value in node.inputs), node.attrs)
             return
         if node.op == "Reshape" and (rows := self._reshaped(node, moving[0])) is not None:
@@ -165,22 +177,24 @@ class _Streamed:
             return
         if self._side_by_side(node, moving):
             inputs = tuple(self._now[value.name] for value in node.inputs)
-            calls = tuple(map(max, zip(*(rows.calls for rows in moving.values()), strict=True)))
-            self._put(node, inputs, node.attrs, replace(moving[0], calls=calls))
+            self._put(node, inputs, node.attrs, self._together(moving))
             return
         form = _form(node)
         by_rows = form is not None and form.sum is None and form.apart == form.unit == 1
         if form is not None and by_rows and set(moving) == set(form.maps) and self._aligned(moving):
             self._by_rows(node, moving, changes)
             return
+        if self._row_of_its_row(node, moving):
+            self._raw |= {value.name for value in node.outputs if node.inputs[min(moving)].name in self._raw}
+            inputs = tuple(self._now.get(value.name, value) for value in node.inputs)
+            self._put(node, inputs, node.attrs, self._together(moving, changes))
+            return
         if form is not None and form.pad:
-            raise _refused(_name(node), "has padding in time, so its rows are not those of a longer recording")
+            raise self._heard.refused(_name(node), PADS, NO_PADDING)
         shapes = [value.shape for value in (*(node.inputs[i] for i in moving), *node.outputs)]
         is_map = self._aligned(moving) and all(len(shape) == 4 and shape[1] == shapes[0][1] for shape in shapes)
         if not is_map and any(node.inputs[i].name in self._raw for i in moving):
-            raise _refused(
-                _name(node), "reads the whole window at once; time has to be the rows of a map (NCHW: axis 2)"
-            )
+            raise self._heard.whole(node, {i: rows.axis for i, rows in moving.items()}, self._graph)
         inputs = tuple(self._window(value) for value in node.inputs)
         self._put(node, inputs, node.attrs)
         for i, rows in moving.items():
@@ -189,11 +203,29 @@ class _Streamed:
     def _aligned(self, moving: Mapping[int, Rows]) -> bool:
         return len({(rows.axis, rows.hop) for rows in moving.values()}) == 1 and next(iter(moving.values())).axis == 1
 
+    @staticmethod
+    def _together(moving: Mapping[int, Rows], changes: bool = False) -> Rows:
+        """Return the rows of what each operand's own row makes. changes: so do weights."""
+        each = zip(*(rows.calls for rows in moving.values()), strict=True)
+        return replace(next(iter(moving.values())), calls=tuple(max(*calls, int(changes)) for calls in each))
+
     def _side_by_side(self, node: Node, moving: Mapping[int, Rows]) -> bool:
         """Tell whether a node joins rows of the same moments along another axis than time."""
         if not isinstance(node.attrs, ConcatAttrs) or len(moving) < len(node.inputs):
             return False
         return self._aligned(moving) and node.attrs.axis != moving[0].axis
+
+    def _row_of_its_row(self, node: Node, moving: Mapping[int, Rows]) -> bool:
+        """Tell whether a node makes each number of those in the same place, and of ones that are alike in all rows.
+
+        Its kernel has no row form: a few numbers are computed one by one, and more by vectors. That is the same here.
+        """
+        if node.op not in _EXACT or len({(rows.axis, rows.hop) for rows in moving.values()}) > 1:
+            return False
+        shape, axis = node.outputs[0].shape, next(iter(moving.values())).axis
+        others = (value.shape for i, value in enumerate(node.inputs) if i not in moving)
+        alike = all(len(one) < len(shape) - axis or one[axis - len(shape)] == 1 for one in others)
+        return alike and all(node.inputs[i].shape == shape for i in moving)
 
     def _by_rows(self, node: Node, moving: Mapping[int, Rows], changes: bool) -> None:
         """Compute the new rows of a node whose rows need some of its input."""
@@ -203,14 +235,15 @@ class _Streamed:
         first = node.inputs[form.maps[0]]
         height, made = first.shape[1], node.outputs[0].shape[1]
         if form.pad or form.step * (made - 1) + form.reach > height:
-            raise _refused(_name(node), "has padding in time, so its rows are not those of a longer recording")
+            raise self._heard.refused(_name(node), PADS, NO_PADDING)
         if rows.hop % form.step:
             raise _HopError(node.name)
         late = height - form.step * (made - 1) - form.reach
         hop = rows.hop // form.step
         need = form.reach + (hop - 1) * form.step
         if late or need < rows.hop:
-            raise _refused(_name(node), f"leaves out {late or rows.hop - need} of the last rows of its input")
+            what = f"leaves out the last {late or rows.hop - need} rows of its input"
+            raise self._heard.refused(_name(node), what, STRIDES)
         inputs = tuple(
             self._window(value, need if i == form.maps[0] else hop) if i in moving else self._now.get(value.name, value)
             for i, value in enumerate(node.inputs)
@@ -245,18 +278,15 @@ class _Streamed:
         value, axis = node.inputs[0], rows.axis
         late = value.shape[axis] - attrs.starts[axis] - attrs.sizes[axis]
         if attrs.steps[axis] != 1:
-            raise _refused(_name(node), "takes rows in another order, or leaves some out")
+            raise self._heard.refused(_name(node), "takes rows in another order, or leaves some out", STRIDES)
         window = self._window(value, rows.hop + late)
         whole = replace(attrs, starts=_with(attrs.starts, axis, 0), sizes=_with(attrs.sizes, axis, rows.hop))
         self._put(node, (window,), whole, replace(rows, calls=rows.since(rows.hop + late)[: rows.hop]))
 
     def _reshaped(self, node: Node, rows: Rows) -> Rows | None:
         """Return where time is after a Reshape that keeps it as the first axis with more than one row."""
-        source, shape = node.inputs[0].shape, node.outputs[0].shape
-        axis = next((axis for axis, size in enumerate(shape) if size > 1), None)
-        if axis is None or shape[axis] != source[rows.axis] or math.prod(source[: rows.axis]) != 1:
-            return None
-        return replace(rows, axis=axis)
+        axis = time_behind(node, rows.axis)
+        return None if axis is None else replace(rows, axis=axis)
 
     def _window(self, value: Value, need: int | None = None) -> Value:
         """Return the last `need` rows of a value, or all of it; a ring keeps those before this call."""
@@ -280,7 +310,7 @@ class _Streamed:
 
     def _zero(self, value: Value) -> int:
         """Return the number that stands for a real 0: what a ring holds before the first rows."""
-        return self._formats[value.name.removesuffix(MARK)].zero if value.dtype == "int8" else 0
+        return self._formats[value.name.partition(MARK)[0]].zero if value.dtype == "int8" else 0
 
     def _put(self, node: Node, inputs: tuple[Value, ...], attrs: Attrs, rows: Rows | None = None) -> None:
         """Add a node on these operands, and note its results. rows: how the first moves in time."""
@@ -289,7 +319,7 @@ class _Streamed:
         if rows is not None:
             self._time[node.outputs[0].name] = rows
         elif outputs[0].shape != node.outputs[0].shape:
-            raise _refused(_name(node), "does not give the same shape on new rows")
+            raise self._heard.refused(_name(node), "does not give the same shape on new rows")
         self._now |= {old.name: new for old, new in zip(node.outputs, outputs, strict=True)}
         self._nodes.append(replace(node, inputs=inputs, outputs=outputs, attrs=attrs))
 
@@ -321,8 +351,3 @@ def _with(shape: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:
 
 def _name(node: Node) -> str:
     return node.origin or node.name
-
-
-def _refused(layer: str, why: str) -> CompileError:
-    way = "listen on a model without padding, normalisation or attention over time"
-    return CompileError("E0113", FLAG, f"is not possible: {layer} {why}", way)

@@ -242,7 +242,8 @@ class Planner:
         """Return the pass on a stream beside a step; it lies in front of all that the step uses."""
         from tinytrain_compile.driver.candidates.listen import listen  # only if it is asked for (ADR 49)
 
-        return listen(train.on_windows, self.options.seed, self.target.alignment_bytes)
+        o = self.options
+        return listen(train.on_windows, self.model, o.listen, o.seed, self.target.alignment_bytes)
 
     def _as_planned(self, train: TrainGraph) -> Graph:
         """Return the graph that a plan is of, before streams: its image may come row by row."""

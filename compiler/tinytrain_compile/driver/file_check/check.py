@@ -43,6 +43,10 @@ def check_file(
     start = time.process_time()
     try:
         file = FileModel(options.model, options.model_output, options.weights)
+        if file.is_unrolled:
+            from tinytrain_compile.frontend.rings.steps import check_steps
+
+            check_steps(options.model, options.model_output, options.seed)
     except EvaluatorLacksError as lacks:
         return FileAgreement(0, 0, None, None, None, False, (lacks.reason,), time.process_time() - start)
     if len(samples.x) < SAMPLES:

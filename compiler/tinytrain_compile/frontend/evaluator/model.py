@@ -37,7 +37,7 @@ from tinytrain_compile.frontend.evaluator.reference import (
     run_opset,
 )
 from tinytrain_compile.frontend.file.forms import array_in_float32, node_in_float32, with_output
-from tinytrain_compile.frontend.file.model import changed
+from tinytrain_compile.frontend.file.model import LITERT, TIME_AXIS, changed
 from tinytrain_compile.frontend.file.protobuf import live_part, reads
 from tinytrain_compile.frontend.training_file.read import model_file, read_training_file
 from tinytrain_compile.ir.types import Array
@@ -80,6 +80,7 @@ class FileModel:
     """Nodes that the outputs depend on, in the file's order, and how to run one.
 
     inputs: name -> numpy type; constants: data of initializers; quantised: whether any node stores integers.
+    is_unrolled: whether it is the window of a file with explicit state.
     """
 
     def __init__(self, path: Path, output: str = "", weights: Path | None = None, wide: bool = False) -> None:
@@ -88,8 +89,21 @@ class FileModel:
         output: the one that counts, of several. Of a training graph it is the part up to the loss, with its weights as
         they are at first (weights: where these are). wide: compute in float64, whatever the file says.
         """
-        read, _ = read_training_file(path, weights)
-        proto = _for_the_evaluator(with_output(read, output) if output else read, model_file(path).parent)
+        read, _ = read_training_file(path, weights, output=output)
+        has_state = any(entry.key == TIME_AXIS for entry in read.metadata_props)
+        self.is_unrolled = has_state and read.producer_name != LITERT
+        self._take(with_output(read, output) if output else read, model_file(path).parent, wide)
+
+    @classmethod
+    def of(cls, proto: onnx.ModelProto, folder: Path) -> FileModel:
+        """Return a model that is in memory, as it is: no part of it is a step of a window. folder: of its data."""
+        made = cls.__new__(cls)
+        made.is_unrolled = False
+        made._take(proto, folder, wide=False)
+        return made
+
+    def _take(self, read: onnx.ModelProto, folder: Path, wide: bool) -> None:
+        proto = _for_the_evaluator(read, folder)
         graph = proto.graph
         self._opsets = list(proto.opset_import)
         self._opset = max((entry.version for entry in self._opsets if not entry.domain), default=0)
@@ -120,6 +134,13 @@ class FileModel:
         """Return samples that an input takes; 1 if the file leaves it open."""
         dims = self._dims.get(name)
         return max(dims[0].dim_value, 1) if dims else 1
+
+    def outputs_of(self, feeds: Mapping[str, Array]) -> tuple[Array, ...]:
+        """Return the outputs on these inputs; EvaluatorLacksError as `run`."""
+        values = {**self.constants, **feeds}
+        for node in self.nodes:
+            values.update(zip(node.outputs, self.run(node, values), strict=True))
+        return tuple(values[name] for name in self.outputs)
 
     def run(
         self, node: FileNode, values: Mapping[str, Array], unrounded: Mapping[str, Array] | None = None

@@ -29,6 +29,9 @@ LITERT = "LiteRT"
 OUTPUT_TYPE = "output type"
 """Entry of such a model's metadata: the type that the file stores its first output in."""
 
+TIME_AXIS = "tinytrain-compile: axis of time"
+"""Metadata of a model that is the window of a file with state: the axis of time of its first input."""
+
 
 @dataclass(eq=False)
 class Refused(Exception):  # noqa: N818  (not an error of its own: all of a model are reported together)
@@ -197,6 +200,11 @@ class OnnxModel:
         shapes = (v.type.tensor_type.shape.dim for v in self.proto.graph.output if v.name in self.outputs)
         scalar = any(all(dim.HasField("dim_value") and dim.dim_value == 1 for dim in dims) for dims in shapes)
         return scalar or any(op in LOSS_OPS for _, op in self.operators)
+
+    @property
+    def time_axis(self) -> int | None:
+        """Return the axis of time of the first input, if the file has state and this is its window."""
+        return next((int(entry.value) for entry in self.proto.metadata_props if entry.key == TIME_AXIS), None)
 
     @property
     def is_quantised(self) -> bool:

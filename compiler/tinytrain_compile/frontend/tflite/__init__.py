@@ -5,9 +5,7 @@ from __future__ import annotations
 import onnx
 
 from tinytrain_compile.errors import CompileError
-
-MOST_FRAMES = 512
-"""--max-window, unless the user says otherwise."""
+from tinytrain_compile.frontend.rings.unroll import MOST_FRAMES
 
 
 def translated(name: str, data: bytes, max_window: int | None = None) -> onnx.ModelProto:
@@ -28,5 +26,5 @@ def translated(name: str, data: bytes, max_window: int | None = None) -> onnx.Mo
 
     file = parse(name, data)
     if max_window and not has_state(file):
-        raise CompileError("E0113", "--max-window", "is for .tflite files with state", "leave it out")
+        raise CompileError("E0113", "--max-window", "is for files with state", "leave it out")
     return in_onnx(file, MOST_FRAMES if max_window is None else max_window)

@@ -8,7 +8,7 @@ import onnx
 from onnx import shape_inference
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend.file.model import Refused
+from tinytrain_compile.frontend.file.model import TIME_AXIS, Refused
 from tinytrain_compile.frontend.tflite.file import ABSENT, Operator, Subgraph, TfliteFile
 from tinytrain_compile.frontend.tflite.rings import STATE
 from tinytrain_compile.frontend.tflite.table import HANDLERS
@@ -22,14 +22,14 @@ def has_state(file: TfliteFile) -> bool:
 
 def in_onnx(file: TfliteFile, max_window: int) -> onnx.ModelProto:
     """Return the ONNX model of a file. E0501 with one line for each operator that has no translation."""
-    graph = file.subgraphs[0]
+    graph, time = file.subgraphs[0], None
     _check_ends(file.name, graph)
     if has_state(file):
         from tinytrain_compile.frontend.tflite.window import unrolled
 
         unknown = {k: _unknown(one) for k, one in enumerate(graph.operators) if one.op not in {*HANDLERS, *STATE}}
         _raise_if_any(file.name, graph, unknown)
-        graph = unrolled(file, max_window)
+        graph, time = unrolled(file, max_window)
     try:
         made = Translation(graph)
     except Refused as reason:
@@ -49,6 +49,8 @@ def in_onnx(file: TfliteFile, max_window: int) -> onnx.ModelProto:
     except Refused as reason:
         raise CompileError("E0501", f"output {reason.attribute}", reason.reason, f"use {reason.nearest}") from reason
     _check_shapes(made, proto)
+    if time is not None:
+        proto.metadata_props.add(key=TIME_AXIS, value=str(time))
     return proto
 
 

@@ -44,9 +44,9 @@ class Tensor:
     is_variable: bool = False
 
     @property
-    def size(self) -> int:
-        """Return bytes that it takes."""
-        return int(np.prod(self.shape, dtype=object)) * (1 if self.kind in ("int8", "uint8") else 4)
+    def itemsize(self) -> int:
+        """Return the bytes of an element."""
+        return 1 if self.kind in ("int8", "uint8") else 4
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file.model import Refused
+from tinytrain_compile.frontend.rings.unroll import Ring
 from tinytrain_compile.frontend.tflite.file import ABSENT, Operator, Subgraph, TfliteFile
 from tinytrain_compile.frontend.tflite.slices import constant_bounds
 from tinytrain_compile.ir.types import Array
@@ -21,18 +22,13 @@ PATTERN = "READ_VARIABLE, CONCATENATION with new rows, STRIDED_SLICE of the last
 
 
 @dataclass(frozen=True, eq=False)
-class Ring:
-    """Rows of a sequence along an axis: `joined` are the `rows` that are kept, then the new ones.
+class FileRing(Ring[int]):
+    """A ring of a file.
 
     initial: what it holds before the first call, as integers of the file; None: the file does not say.
     parts: the operators that are the ring, by their places.
     """
 
-    variable: str
-    axis: int
-    rows: int
-    new: int
-    joined: int
     initial: Array | None
     parts: frozenset[int]
 
@@ -43,7 +39,7 @@ def not_a_ring(name: str, variable: str, why: str) -> CompileError:
     return CompileError("E0501", name, f"variable {variable}: {why}", try_)
 
 
-def find_rings(file: TfliteFile) -> tuple[Ring, ...]:
+def find_rings(file: TfliteFile) -> tuple[FileRing, ...]:
     """Return the rings of a model; E0501 for any other use of a variable, with the pattern."""
     finder = _Finder(file)
     return tuple(finder.ring(variable) for variable in finder.variables)
@@ -85,7 +81,7 @@ class _Finder:
         self._handles, self._initial = _handles(self._graph), _initial(file)
         self.variables = tuple(dict.fromkeys(self._handles.values()))
 
-    def ring(self, variable: str) -> Ring:
+    def ring(self, variable: str) -> FileRing:
         """Return the ring that a variable is; E0501 if it is none."""
         at_read, at_write = self._accesses(variable)
         operators, shapes = self._graph.operators, [one.shape for one in self._graph.tensors]
@@ -101,7 +97,7 @@ class _Finder:
         if not _is_end(self._graph, cut, joined, axis, rows):
             raise not_a_ring(self._name, variable, f"what is written is not the last {rows} rows ({cut.op})")
         parts = frozenset((at_read, at_joint, at_cut, at_write))
-        return Ring(variable, axis, rows, new, joined, self._initial.get(variable), parts)
+        return FileRing(variable, axis, rows, new, joined, self._initial.get(variable), parts)
 
     def _accesses(self, variable: str) -> tuple[int, int]:
         """Return the only operator that reads a variable, and the only one that writes it."""

@@ -22,13 +22,14 @@ ANY_WINDOW = 0
 
 
 def read_training_file(
-    path: Path, weights: Path | None = None, max_window: int | None = ANY_WINDOW
+    path: Path, weights: Path | None = None, max_window: int | None = ANY_WINDOW, output: str = ""
 ) -> tuple[onnx.ModelProto, FileTraining | None]:
     """Return the model of a file or folder, up to its loss, and what the file says about training; None: nothing.
 
-    weights: an .npz with weights that the file leaves open. max_window: frames to which a .tflite file with state may
-    be unrolled; None: as many as by default. Errors: those of read_proto and of frontend/tflite, E0201 and E0213 for a
-    folder of something else; E0231 for a training graph that cannot be taken over; E0105 for weights.
+    weights: an .npz with weights that the file leaves open. max_window: frames to which a file with state may be
+    unrolled; None: as many as by default. output: the one that counts, of several. Errors: those of read_proto, of
+    frontend/tflite and of frontend/rings, E0201 and E0213 for a folder of something else; E0231 for a training graph
+    that cannot be taken over; E0105 for weights.
     """
     file = model_file(path)
     if file != path and not file.exists():
@@ -38,10 +39,8 @@ def read_training_file(
         from tinytrain_compile.frontend.tflite import translated
 
         proto = translated(path.name, data, max_window)
-    elif max_window:
-        raise CompileError("E0113", "--max-window", "is for .tflite files with state", "leave it out")
     else:
-        proto = parse_proto(path, data)
+        proto = _without_state(parse_proto(path, data), path, max_window, output)
     if is_gradient_graph(proto):
         from tinytrain_compile.frontend.training_file.gradient_graph import read_gradient_graph
 
@@ -54,6 +53,26 @@ def read_training_file(
 
         return read_training_info(proto, path.parent)
     return proto, None
+
+
+def _without_state(proto: onnx.ModelProto, path: Path, max_window: int | None, output: str) -> onnx.ModelProto:
+    """Return the file of a window for one with explicit state, any other as it is; E0113 for a window of that."""
+    window = None
+    if _may_have_state(proto):
+        from tinytrain_compile.frontend.rings.onnx_window import in_one_window
+
+        window = in_one_window(proto, path.parent, path.name, max_window, output)
+    if window is None and max_window:
+        raise CompileError("E0113", "--max-window", "is for files with state", "leave it out")
+    return proto if window is None else window.proto
+
+
+def _may_have_state(proto: onnx.ModelProto) -> bool:
+    """Tell whether a forward model has several inputs and several outputs."""
+    constants = {tensor.name for tensor in proto.graph.initializer}
+    inputs = [value for value in proto.graph.input if value.name not in constants]
+    several = len(inputs) > 1 and len(proto.graph.output) > 1
+    return several and not proto.training_info and not is_gradient_graph(proto)
 
 
 def model_file(path: Path) -> Path:
