@@ -37,15 +37,19 @@ class _Stage:
 
 @dataclass(frozen=True, eq=False)
 class RandomStream:
-    """A network, rows of a call (0: it cannot be streamed), and the layer that is in the way."""
+    """A network, rows of a call (0: it cannot be streamed), and the layer that is in the way.
+
+    channels_last: whether it is a signal whose channels must lie together (--input-layout lc).
+    """
 
     model: onnx.ModelProto
     hop: int
     blamed: str
+    channels_last: bool
 
 
 def random_stream(seed: int, flawed: bool) -> RandomStream:
-    """Two to five layers and a head, over 1 to 3 channels of up to 6 frequencies."""
+    """Two to five layers and a head, over 1 to 3 channels of up to 6 frequencies, or without any: a signal."""
     return _Stream(Random(f"stream {seed}"), seed, flawed).made()
 
 
@@ -54,13 +58,15 @@ class _Stream:
         self._source, self._seed = source, seed
         self._flaw = source.choice(FLAWS) if flawed else ""
         self._wide = (4, 6) if flawed else (2, 3, 4, 6)
-        self._channels, self._width = source.choice((1, 1, 2, 3)), source.choice((1, 2, 4, 6))
+        self._channels, self._width = source.choice((1, 1, 2, 3)), source.choice((0, 1, 2, 4, 6))
         self._blamed = ""
 
     def made(self) -> RandomStream:
         """The network; its rows follow from those that are left for the head."""
         source, stages = self._source, list[_Stage]()
-        if self._flaw:  # rows of fewer than four numbers are computed together, which no flaw disturbs
+        if self._flaw or not self._width:
+            # Rows of fewer than four numbers are computed together, which no flaw disturbs; a signal has rows behind a
+            # convolution.
             stages.append(_Stage("conv", 2))
         for _ in range(source.randint(2, 5)):
             stages.append(self._stage(MOST_HOP // _hop(stages)))
@@ -72,13 +78,15 @@ class _Stream:
         rows = left
         for stage in reversed(stages):
             rows = stage.rows(rows)
-        shape = f"float[1, {self._channels}, {rows}, {self._width}] x"
+        channels, self._signal = self._channels, not self._width
+        shape = f"float[1, {channels}, {rows}{'' if self._signal else f', {self._width}'}] x"
+        self._width = max(1, self._width)
         self._net = net = Network("stream", shape, "float[1, 3] y", seed=self._seed)
         if self._flaw == "raw":
             self._blamed = net.node("dense/Flatten", "flat = Flatten (x)") and "dense/"
-            net.dense("dense", "flat", self._channels * rows * self._width, 3)
+            net.dense("dense", "flat", channels * rows * self._width, 3)
             net.node("end", "y = Identity (dense)")
-            return RandomStream(net.model(), 0, self._blamed)
+            return RandomStream(net.model(), 0, self._blamed, self._signal and channels > 1)
         x = "x"
         for index, stage in enumerate(stages):
             x, rows = self._layer(index, stage, x, rows)
@@ -87,7 +95,9 @@ class _Stream:
             x, left = self._slice("every", x, 0, left, 2), -(-left // 2)
             self._blamed = "every/Slice"
         output = self._head(x, left)
-        return RandomStream(net.model(output=output), 0 if self._flaw else _hop(stages), self._blamed)
+        return RandomStream(
+            net.model(output=output), 0 if self._flaw else _hop(stages), self._blamed, self._signal and channels > 1
+        )
 
     def _stage(self, most_stride: int) -> _Stage:
         source = self._source
@@ -135,19 +145,26 @@ class _Stream:
         out = out or (channels if kind == "depthwise" else source.choice(self._wide))
         rows = stage.stride if padded else 0  # one more row
         attributes = (
-            f"strides = [{stage.stride}, {across}], dilations = [{stage.dilation}, 1], group = {groups}, "
-            f"pads = [{rows}, {pads}, 0, 0]"
+            f"strides = {self._axes(stage.stride, across)}, dilations = {self._axes(stage.dilation, 1)}, "
+            f"group = {groups}, pads = {[rows, 0] if self._signal else [rows, pads, 0, 0]}"
         )
         if padded:
             self._blamed = f"{name}/Conv"
         self._width = (self._width + pads - wide) // across + 1
         self._channels = out
-        return self._net.conv(name, x, (out, channels // groups, stage.kernel, wide), attributes)
+        sizes = (out, channels // groups, *self._axes(stage.kernel, wide))
+        return self._net.conv(name, x, sizes, attributes)  # type: ignore[arg-type]
+
+    def _axes(self, along: int, across: int) -> list[int]:
+        """Return numbers of the axes of time and, if there is one, of frequency."""
+        return [along] if self._signal else [along, across]
 
     def _pool(self, name: str, stage: _Stage, x: str, padded: bool) -> str:
         op = self._source.choice(("MaxPool", "AveragePool"))
         self._blamed = f"{name}/{op}" if padded else self._blamed
-        text = f"kernel_shape = [{stage.kernel}, 1], strides = [{stage.stride}, 1], pads = [{int(padded)}, 0, 0, 0]"
+        kernel, strides = self._axes(stage.kernel, 1), self._axes(stage.stride, 1)
+        pads = [int(padded), *[0] * (1 if self._signal else 3)]
+        text = f"kernel_shape = {kernel}, strides = {strides}, pads = {pads}"
         return self._net.node(f"{name}/{op}", f"{name} = {op} <{text}> ({x})")
 
     def _side_by_side(self, name: str, stage: _Stage, x: str, rows: int, padded: bool) -> str:
@@ -190,7 +207,7 @@ class _Stream:
             x = net.node("over/ReduceMean", f"over = ReduceMean <axes = [2], keepdims = 1> ({x})")
             inputs = channels * width
         if kind == "conv":
-            x = net.relu(net.conv("whole", x, (4, channels, rows, width), "group = 1"))
+            x = net.relu(net.conv("whole", x, (4, channels, *self._axes(rows, width)), "group = 1"))
             inputs = 4
         x = net.node("flat", f"flat = Flatten ({x})")
         if kind == "two":

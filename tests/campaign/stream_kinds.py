@@ -55,6 +55,7 @@ def _case(source: Random, folder: Path, integer: bool) -> Case:
         words += ["--quant", "int8", "--calib", "calib.npz"]
         words += ["--head", "int8"] if source.randrange(3) == 0 else []
         words += ["--rescale", "on"] if source.randrange(6) == 0 else []
+    words += ["--input-layout", "lc"] if drawn.channels_last else []
     words += ["--slices", "on"] if source.randrange(3) == 0 else []
     words += ["--features", "on"] if source.randrange(4) == 0 else []
     words += ["--optimizer", source.choice(("momentum", "adam"))] if source.randrange(3) == 0 else []

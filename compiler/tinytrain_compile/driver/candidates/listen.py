@@ -22,7 +22,7 @@ from tinytrain_compile.driver.candidates.upright import time_behind, upright
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import COUNTER_BYTES, Listening, TrainGraph
 from tinytrain_compile.ir.types import Array, Attrs, Graph, Node, Quant, Value
-from tinytrain_compile.ops.base import has_trait, infer, row_form
+from tinytrain_compile.ops.base import has_trait, infer, op_def, row_form
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.names import is_prepared
@@ -105,6 +105,7 @@ class _Streamed:
         self._graph = graph = upright(graph, time.axis)
         self._trained = {*trained}
         self._formats = formats
+        self._views = {n.outputs[0].name: n.inputs[0].name for n in graph.nodes if op_def(n.op).view}
         values = (self._input, *(value for node in graph.nodes for value in node.outputs))
         self._shapes = {value.name: value.shape for value in values}
         self.settle = 0
@@ -310,7 +311,12 @@ class _Streamed:
 
     def _zero(self, value: Value) -> int:
         """Return the number that stands for a real 0: what a ring holds before the first rows."""
-        return self._formats[value.name.partition(MARK)[0]].zero if value.dtype == "int8" else 0
+        if value.dtype != "int8":
+            return 0
+        name = value.name
+        while name.partition(MARK)[0] not in self._formats:  # a view of bytes that have a format
+            name = self._views[name]
+        return self._formats[name.partition(MARK)[0]].zero
 
     def _put(self, node: Node, inputs: tuple[Value, ...], attrs: Attrs, rows: Rows | None = None) -> None:
         """Add a node on these operands, and note its results. rows: how the first moves in time."""
