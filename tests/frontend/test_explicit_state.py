@@ -17,6 +17,7 @@ from tests.frontend.stateful_nets import NETS, Stateful, node_of, set_attribute
 from tinytrain_compile.cli.python_options import options_from
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import FrontendOptions, load_model
+from tinytrain_compile.frontend.file.model import OnnxModel, OnnxNode
 from tinytrain_compile.frontend.rings import onnx_window, steps
 from tinytrain_compile.frontend.training_file.read import read_training_file
 from tinytrain_compile.learn.export import judged_file
@@ -55,13 +56,13 @@ def test_the_window_is_what_calls_give(name: str, tmp_path: Path) -> None:
 
 def test_the_file_check_calls_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A window whose slices are one row too early differs from the file's own calls."""
-    path, rows = saved(nets.BRANCHES.model(), tmp_path), onnx_window._Unrolling._bounds
+    path, rows = saved(nets.BRANCHES.model(), tmp_path), onnx_window.constant_rows
 
-    def early(unrolling: object, node: onnx.NodeProto) -> list[tuple[int, int, int]]:
-        bounds = rows(unrolling, node)  # type: ignore[arg-type]
+    def early(model: OnnxModel, node: OnnxNode, shape: tuple[int, ...]) -> list[tuple[int, int, int]]:
+        bounds = rows(model, node, shape)
         return [(begin - 1, end - 1, step) if begin else (begin, end, step) for begin, end, step in bounds]
 
-    monkeypatch.setattr(onnx_window._Unrolling, "_bounds", early)
+    monkeypatch.setattr(onnx_window, "constant_rows", early)
     with pytest.raises(CompileError, match=r"E0605.*net.onnx: its window and 5 of its own calls differ by"):
         tt.compile(path, verify="host")
 

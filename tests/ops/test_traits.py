@@ -115,3 +115,17 @@ def test_what_makes_an_error_says_so() -> None:
 def test_operators_that_layouts_pass_are_elementwise() -> None:
     """A unary operator without attributes is imported because ops/ has it under ONNX's name."""
     assert {"Softsign", "Sqrt", "Mish", "HardSwish", "Neg", "Not"} <= set(PLAIN) <= set(ops_with("elementwise"))
+
+
+def test_plain_arithmetic_is_what_float32_says() -> None:
+    """The trait `ieee` is of operators whose elements one operation of IEEE 754 gives, or a choice."""
+    assert set(ops_with("ieee")) == {"Add", "Sub", "Mul", "Div", "Clip"}
+    for op in ops_with("ieee"):
+        assert has_trait(op, "elementwise")
+        for case in cases_of(op):
+            exact = OPS[op].exact
+            assert exact is not None
+            narrow = [array.astype(np.float32) for array in case.arrays]
+            assert np.array_equal(
+                exact(narrow, case.attrs)[0], OPS[op].reference(narrow, case.attrs)[0], equal_nan=True
+            )

@@ -170,7 +170,11 @@ def _data_inputs(
         names = ", ".join(value.name for value in used)
         raise CompileError("E0209", "inputs", f"{len(used)} data inputs: {names}", f"use {MOST_INPUTS} at the most")
     if len(model.outputs) > 1 and loss is None and not options.any_batch:
+        from tinytrain_compile.frontend.file.forms import inferred_types
+        from tinytrain_compile.frontend.rings.explicit import refuse_state
+
         _check_choice(model)
+        refuse_state(model, {name: shape for name, (shape, _) in inferred_types(model).items()})
         names = ", ".join(model.outputs)
         what, try_ = f"{len(model.outputs)} outputs: {names}", "choose one with --model-output NAME"
         raise CompileError("E0218", "outputs", what, try_)

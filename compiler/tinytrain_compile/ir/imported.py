@@ -272,8 +272,8 @@ class ImportedModel:
     copies: Mapping[str, Copy] = field(default_factory=dict[str, Copy])
     requantised: frozenset[str] = frozenset()
     more: tuple[DataInput, ...] = ()
-    stored_output: FileFormat | None = None
     time_axis: int | None = None
+    stored_output: FileFormat | None = None
 
     @property
     def data(self) -> tuple[DataInput, ...]:

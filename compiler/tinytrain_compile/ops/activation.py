@@ -104,7 +104,7 @@ unary(
     Slope("y", "dy where low < y < high, else 0.", _clip_grad, LIGHT, _OF_CLAMP, _clip_grad_says),
     ClipAttrs,
     LIGHT,
-    traits("elementwise", "clamps", "between"),
+    traits("elementwise", "ieee", "clamps", "between"),
     says=_clip_says,
 )
 

@@ -93,6 +93,7 @@ class Overlap:
 
 Trait = Literal[
     "elementwise",
+    "ieee",
     "moves_data",
     "keeps_channels",
     "matrix",
@@ -128,6 +129,7 @@ Trait = Literal[
     "totals",
 ]
 """elementwise: an element of the result comes from the operands' elements at its place, whatever the order of axes.
+ieee: IEEE 754 defines that element to the bit, whatever is computed along with it.
 
 moves_data: every element of the result is copied from an operand, or is a constant of the attributes. keeps_channels:
 it does so, and channels stay in their order.

@@ -212,11 +212,12 @@ def _div_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...
 
 
 _BINARY: dict[str, Any] = {"infer": broadcast_infer, "inputs": ("a", "b")}
-_SUM, _DIFFERENCE = traits("elementwise", "requantised", "adds", "offset"), traits("elementwise", "offset")
+_PLAIN = traits("elementwise", "ieee")
+_SUM, _DIFFERENCE = _PLAIN | traits("requantised", "adds", "offset"), _PLAIN | traits("offset")
 elementwise("Add", "a + b", lambda _m, a, b: a + b, _add_gradient, **_BINARY, lanes=LIGHT, traits=_SUM)
 elementwise("Sub", "a - b", lambda _m, a, b: a - b, _sub_gradient, **_BINARY, lanes=LIGHT, traits=_DIFFERENCE)
-elementwise("Mul", "a * b", lambda _m, a, b: a * b, _mul_gradient, **_BINARY, lanes=LIGHT)
-elementwise("Div", "a / b", lambda _m, a, b: a / b, _div_gradient, **_BINARY)
+elementwise("Mul", "a * b", lambda _m, a, b: a * b, _mul_gradient, **_BINARY, lanes=LIGHT, traits=_PLAIN)
+elementwise("Div", "a / b", lambda _m, a, b: a / b, _div_gradient, **_BINARY, traits=_PLAIN)
 
 
 def _sin_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:

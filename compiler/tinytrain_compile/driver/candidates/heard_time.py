@@ -10,8 +10,9 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.types import Graph, Node
 from tinytrain_compile.ops.choice import ReduceMaxAttrs
+from tinytrain_compile.ops.linear import GemmAttrs, MatMulAttrs
 from tinytrain_compile.ops.normalise import AxisAttrs, NormalizeAttrs
-from tinytrain_compile.ops.shape import EmbedAttrs, ReduceAttrs
+from tinytrain_compile.ops.shape import EmbedAttrs, ReduceAttrs, ReshapeAttrs, TransposeAttrs
 
 PADS = "has padding in time ({time}), so its rows are not those of a longer recording"
 NO_PADDING = "set its padding in time to 0, and train on windows that are as much longer"
@@ -43,17 +44,17 @@ class HeardTime:
         """Return the error for a node that needs the whole window of the input. moving: operand -> its axis of time."""
         node = _behind_views(node, graph)
         layer, axis = node.origin or node.name, next(iter(moving.values()))
-        if node.op == "Transpose":
+        if isinstance(node.attrs, TransposeAttrs):
             what = "needs all channels of a moment together, and the input has the moments of each channel together"
             return self.refused(layer, what, self.layout or _LATER)
         if layer in self.recurrent:
             return self.refused(layer, "is recurrent, and begins each window with a state of zeros")
         if isinstance(node.attrs, EmbedAttrs) and node.attrs.shape[axis] != node.inputs[0].shape[axis]:
             return self.refused(layer, PADS, NO_PADDING)
-        if node.op == "Gemm" and node.inputs[0].shape[0] > 1:
+        if isinstance(node.attrs, GemmAttrs) and node.inputs[0].shape[0] > 1:
             what = "is a dense layer of each moment, which has no rows on the device"
             return self.refused(layer, what, "write it as a convolution of kernel 1, its features as channels")
-        if node.op == "MatMul" and len(moving) > 1:
+        if isinstance(node.attrs, MatMulAttrs) and len(moving) > 1:
             return self.refused(layer, "multiplies each moment by all others (attention)")
         along = _axes(node)
         if along is not None and axis in along:
@@ -95,7 +96,7 @@ def _axes(node: Node) -> tuple[int, ...] | None:
 
 def _behind_views(node: Node, graph: Graph) -> Node:
     """Return the first node behind what only gives a value another shape."""
-    while node.op == "Reshape":
+    while isinstance(node.attrs, ReshapeAttrs):
         reader = next((one for one in graph.nodes if node.outputs[0] in one.inputs), None)
         if reader is None:
             return node

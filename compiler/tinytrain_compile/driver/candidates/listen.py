@@ -35,8 +35,6 @@ from tinytrain_compile.plan.planner import plan_graph
 MARK = "@hear"
 """Ending of the names of what belongs to the pass of a stream."""
 STRIDES = "choose window and strides in time so that every row is read, each as often"
-_EXACT = frozenset(("Abs", "Add", "Clip", "Div", "Mul", "Neg", "Sub"))
-"""Operators that IEEE 754 defines to the bit, whatever is computed together."""
 REMEMBERED = 8
 """Steps whose pass on a stream is kept: a search asks for it once to price a step, and once to plan it."""
 
@@ -221,7 +219,7 @@ class _Streamed:
 
         Its kernel has no row form: a few numbers are computed one by one, and more by vectors. That is the same here.
         """
-        if node.op not in _EXACT or len({(rows.axis, rows.hop) for rows in moving.values()}) > 1:
+        if not has_trait(node.op, "ieee") or len({(rows.axis, rows.hop) for rows in moving.values()}) > 1:
             return False
         shape, axis = node.outputs[0].shape, next(iter(moving.values())).axis
         others = (value.shape for i, value in enumerate(node.inputs) if i not in moving)

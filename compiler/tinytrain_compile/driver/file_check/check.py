@@ -43,10 +43,6 @@ def check_file(
     start = time.process_time()
     try:
         file = FileModel(options.model, options.model_output, options.weights)
-        if file.is_unrolled:
-            from tinytrain_compile.frontend.rings.steps import check_steps
-
-            check_steps(options.model, options.model_output, options.seed)
     except EvaluatorLacksError as lacks:
         return FileAgreement(0, 0, None, None, None, False, (lacks.reason,), time.process_time() - start)
     if len(samples.x) < SAMPLES:
@@ -56,7 +52,19 @@ def check_file(
     ours = ImportedValues(model, train, floats, judge)
     chosen = sorted(range(len(samples.x)), key=lambda i: ours.ignores(samples.y[i]))[:SAMPLES]  # whose loss says more
     found = compare(file, ours, [(samples.x[i : i + 1], samples.y[i : i + 1]) for i in chosen])
-    return replace(found, seconds=time.process_time() - start)
+    skipped = (*found.skipped, *(_check_state(options) if file.is_unrolled else ()))
+    return replace(found, skipped=skipped, seconds=time.process_time() - start)
+
+
+def _check_state(options: CompileOptions) -> tuple[str, ...]:
+    """Compare a file with state, call by call, with its window; why that could not be done. E0605 if they differ."""
+    from tinytrain_compile.frontend.rings.steps import check_steps
+
+    try:
+        check_steps(options.model, options.model_output, options.seed)
+    except EvaluatorLacksError as lacks:
+        return (lacks.reason,)
+    return ()
 
 
 def _float_judge(model: ImportedModel, floats: Graph, options: CompileOptions) -> TrainGraph:

@@ -41,33 +41,29 @@ class State:
 
 
 def find_state(model: OnnxModel, shapes: Shapes, output: str) -> State | None:
-    """Return the state of a file, if it has any. output: the one that counts, if the user has named it.
+    """Return the state of a file, if it has any ring. output: the one that counts, if the user has named it.
 
-    E0501 for an input and an output that look like state and are no ring, unless the user has named an output.
+    E0501 for a further input and output that look like state and are no ring.
     """
     finder = _Finder(model, shapes)
-    rings, reasons = dict[str, tuple[str, Ring[str]]](), dict[str, Refused]()
-    for source in model.inputs:
-        try:
-            found = finder.ring(source.name)
-        except Refused as reason:
-            reasons[source.name] = reason
-            continue
-        if found is not None:
-            rings[source.name] = found
+    rings, reasons = finder.rings()
     kept = {name for name, _ in rings.values()}
-    if output in kept:  # it is the result that counts, not state
+    if not rings or output in kept:  # then it is the result that counts, not state
         return None
     inputs = tuple(source.name for source in model.inputs if source.name not in rings)
     outputs = (output,) if output else tuple(name for name in model.outputs if name not in kept)
-    if not output or rings:
-        finder.check(inputs, outputs, reasons, bool(rings))
-    if not rings:
-        return None
+    finder.check(inputs, outputs, reasons, _TRY)
     if not outputs:
         raise CompileError("E0218", model.name, "all of its outputs are state", "export it with the output that counts")
     follows = {name: kept for name, (kept, _) in rings.items()}
     return State({ring.joined: ring for _, ring in rings.values()}, follows, inputs, outputs)
+
+
+def refuse_state(model: OnnxModel, shapes: Shapes) -> None:
+    """Raise E0501 if a file without rings, of several outputs, has an input and an output that look like state."""
+    finder = _Finder(model, shapes)
+    way = f"{_TRY}; if it is no state, choose an output with --model-output NAME"
+    finder.check(tuple(source.name for source in model.inputs), model.outputs, finder.rings()[1], way)
 
 
 def constant_rows(model: OnnxModel, node: OnnxNode, shape: tuple[int, ...]) -> list[tuple[int, int, int]]:
@@ -94,6 +90,19 @@ class _Finder:
     def __init__(self, model: OnnxModel, shapes: Shapes) -> None:
         self._model, self._shapes = model, shapes
         self._links = Links(model.nodes, model.outputs, model.constants)
+
+    def rings(self) -> tuple[dict[str, tuple[str, Ring[str]]], dict[str, Refused]]:
+        """Return state input -> its output and ring, and why others that are joined with rows are none."""
+        rings, reasons = dict[str, tuple[str, Ring[str]]](), dict[str, Refused]()
+        for source in self._model.inputs:
+            try:
+                found = self.ring(source.name)
+            except Refused as reason:
+                reasons[source.name] = reason
+                continue
+            if found is not None:
+                rings[source.name] = found
+        return rings, reasons
 
     def ring(self, state: str) -> tuple[str, Ring[str]] | None:
         """Return the output that keeps a ring, and the ring that an input is.
@@ -167,7 +176,7 @@ class _Finder:
             raise Refused("QuantizeLinear", "its rows are stored in other scales from call to call", "")
 
     def check(
-        self, inputs: tuple[str, ...], outputs: tuple[str, ...], reasons: Mapping[str, Refused], has_rings: bool
+        self, inputs: tuple[str, ...], outputs: tuple[str, ...], reasons: Mapping[str, Refused], way: str
     ) -> None:
         """Raise E0501 for inputs that look like state: an output has their shape and depends on them.
 
@@ -176,7 +185,6 @@ class _Finder:
         for name in reversed(inputs):
             others = [one for one in outputs if self._looks_like_state(name, one)]
             if name in reasons or (others and len(inputs) > 1 and len(outputs) > 1):
-                way = _TRY if has_rings else f"{_TRY}; if it is no state, choose an output with --model-output NAME"
                 raise CompileError("E0501", self._model.name, self._why(name, others, reasons.get(name)), way)
 
     def _looks_like_state(self, name: str, output: str) -> bool:

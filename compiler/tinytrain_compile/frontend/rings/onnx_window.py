@@ -255,7 +255,12 @@ class _Unrolling(Unrolling[str, OnnxNode]):
             return None
         along = node.integer("axis", 0) % len(self.shape(source)) == self.rows[source].axis
         table = self._model.numbers(node.input(1)) if along else None
-        return None if table is None or not table.size else table % self.length(source)
+        if table is None or not table.size:
+            return None
+        rows = self.length(source)
+        if table.min() < -rows or table.max() >= rows:
+            raise Refused(node.op, f"it takes rows beyond the {rows} that there are", "rows of its input")
+        return table % rows
 
     def _bounds(self, node: OnnxNode) -> list[tuple[int, int, int]]:
         return constant_rows(self._model, node, self.shape(node.input(0)))
