@@ -60,7 +60,9 @@ class Compiled:
         interface, train = plans[plan], project.summary.train
         if find_tools().host_cc is None and interface.trains:
             warnings.warn(SAID, stacklevel=2)
-            return Twin(ReferenceInstance(train, project.bundle.interface), project.model, train)
+            listening = project.summary.plan.listening
+            instance = ReferenceInstance(train.on_windows, project.bundle.interface, listening)
+            return Twin(instance, project.model, train)
         return Twin(Instance(self.library(), interface), project.model, train)
 
     def library(self) -> Path:

@@ -9,9 +9,13 @@ from tests.campaign.export_kinds import EXPORT_KINDS
 from tests.campaign.file_kinds import FILE_KINDS
 from tests.campaign.graph_kinds import GRAPH_KINDS
 from tests.campaign.model_kinds import MODEL_KINDS
+from tests.campaign.stream_kinds import STREAM_KINDS
 from tests.campaign.tflite_kinds import TFLITE_KINDS
 
 KINDS: dict[str, Kind] = {
     kind.name: kind
-    for kind in (*MODEL_KINDS, *TFLITE_KINDS, *GRAPH_KINDS, *CHAIN_KINDS, *CHECKPOINT_KINDS, *EXPORT_KINDS, *FILE_KINDS)
+    for kind in (
+        *(*MODEL_KINDS, *TFLITE_KINDS, *GRAPH_KINDS, *CHAIN_KINDS, *STREAM_KINDS),
+        *(*CHECKPOINT_KINDS, *EXPORT_KINDS, *FILE_KINDS),
+    )
 }

@@ -30,6 +30,8 @@ SHORT = {
     "graphs: inputs and losses": range(2),
     "chains: float": range(3),
     "chains: int8": range(3),
+    "streams: float": range(3),
+    "streams: int8": range(3),
     "checkpoints": (1,),
     "export: float": (4,),
     "export: int8 calibrated": (1,),

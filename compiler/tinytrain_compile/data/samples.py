@@ -320,7 +320,7 @@ def in_input_slot(interface: Interface, x: Array) -> Array:
     """Convert inputs to the slot's type: a byte of a camera is BYTE_ZERO above what the graph reads."""
     if x.dtype.names is not None:
         return x  # each has its own type already
-    kind = SLOT_DTYPES[interface.input_dtype]
+    kind = SLOT_DTYPES[interface.sample.dtype]
     return np.ascontiguousarray(x.astype(np.int16) + BYTE_ZERO if kind == "u1" else x, kind)
 
 

@@ -206,10 +206,10 @@ def _write(planned: _Planned, progress: Progress) -> Project:
     progress("comparing a training step with the derivative of the file", 0.15)
     if options.data is not None or options.calib is not None:
         candidate, summary = _on_data(candidate, summary, model, floats, options)
-    derived = check_derivative(model, candidate.train, samples, options) if compared else None
+    derived = check_derivative(model, candidate.train.on_windows, samples, options) if compared else None
     loaded = None
     if options.inference_only:
-        samples, loaded = with_checkpoint(candidate.train, samples, options)
+        samples, loaded = with_checkpoint(candidate.train.on_windows, samples, options)
     with nullcontext() if read.externals is None else blaming(candidate.plan.order):
         made = generate(candidate, options, target, _lowering(progress), smaller)
         summary = replace(made.summarised(summary), verify=SWITCHED_OFF)
@@ -222,7 +222,7 @@ def _write(planned: _Planned, progress: Progress) -> Project:
     more = check_files(made.bundle, samples, options, target, candidate.train.batch)
     bundle = with_stack(made.bundle, summary.verify.stack_bytes)
     files = {**project_files(bundle, options, target), **more, **_reports(summary, options)}
-    return Project(summary, bundle, files, _inputs(options, read.externals), model, candidate.of_one)
+    return Project(summary, bundle, files, _inputs(options, read.externals), model, candidate.of_one.on_windows)
 
 
 def _planned_only(summary: Summary, model: ImportedModel, candidate: Candidate, options: CompileOptions) -> Result:
@@ -266,8 +266,8 @@ def _on_data(
     candidate: Candidate, summary: Summary, model: ImportedModel, floats: Graph | None, options: CompileOptions
 ) -> tuple[Candidate, Summary]:
     """Add the exponents of errors that --calib shows; and what --data says of the model, and the model of --data."""
-    one = with_exponents(candidate.of_one, model, options)
-    candidate = replace(candidate, train=like_one(candidate.train, one) if candidate.one is not None else one)
+    one = with_exponents(candidate.of_one.on_windows, model, options)
+    candidate = replace(candidate, train=like_one(candidate.train, one))
     step = one.training_step
     agreement = compare(step, model, floats, options)
     summary = replace(summary, train=candidate.train)

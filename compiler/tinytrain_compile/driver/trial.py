@@ -40,9 +40,11 @@ def with_exponents(train: TrainGraph, model: ImportedModel, options: CompileOpti
 
 
 def like_one(train: TrainGraph, one: TrainGraph) -> TrainGraph:
-    """Return a graph of several samples with the exponents that were found for one."""
+    """Return a graph with the exponents that were found by a step on one sample's inputs, which it may be itself."""
     if not one.exponents_known or train.exponents_known:
         return train
+    if train.windows is not None:
+        train = replace(train, windows=one)
     known = {name: one.graph.constants[name] for name in error_exponents(one.graph.nodes)}
     return replace(
         train, graph=replace(train.graph, constants={**train.graph.constants, **known}), exponents_known=True

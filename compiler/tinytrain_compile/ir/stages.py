@@ -126,6 +126,8 @@ class TrainGraph:
     trained: parameters among the state, by name. low_rank: copies of activations that are not kept whole.
     reads_state_of: for an inference without training (whose output then replaces `loss`): the training step whose
     checkpoints it reads. None: this is a training step.
+    windows: for `--listen only`, whose input is what m_hear holds of a window: the same step on the window. None: it
+    takes the model's own inputs.
     choice: channels that the device chooses; None if there are none.
     stored_output: integers that the file has in place of the output's real numbers; None: it ends in real numbers.
     """
@@ -154,6 +156,7 @@ class TrainGraph:
     trained: Mapping[str, TrainedPart] = field(default_factory=dict[str, TrainedPart])
     low_rank: tuple[KeptActivation, ...] = ()
     reads_state_of: TrainGraph | None = None
+    windows: TrainGraph | None = None
     choice: ChannelChoice | None = None
     stored_output: FileFormat | None = None
 
@@ -164,8 +167,13 @@ class TrainGraph:
 
     @property
     def training_step(self) -> TrainGraph:
-        """The step that makes the checkpoints: this one, or that of an inference."""
-        return self.reads_state_of or self
+        """The step on the model's inputs that makes the checkpoints: this one, or what it was cut out of."""
+        return self.reads_state_of or self.on_windows
+
+    @property
+    def on_windows(self) -> TrainGraph:
+        """The step on the model's own inputs."""
+        return self.windows or self
 
     def of_one(self, value: Value) -> tuple[int, ...]:
         """Return the shape of one sample's part of an input, a label or an output."""
@@ -343,6 +351,20 @@ class Listening(Inference):
     settle: int
     whole: Mapping[str, str]
 
+    @property
+    def calls(self) -> int:
+        """Calls that a whole window takes."""
+        return -(-self.window // self.frames)
+
+
+COUNTER_BYTES = 4
+"""Bytes of the handle for the calls until a stream equals its window, in a project that listens."""
+
+
+def time_axis(shape: tuple[int, ...]) -> int:
+    """Return the axis of time of an input of a stream: the first with more than one row."""
+    return next((axis for axis, size in enumerate(shape) if size > 1), 0)
+
 
 def flash_constants(train: TrainGraph, plan: MemoryPlan) -> dict[str, Array]:
     """Return the constants that code reads from flash, and initial values of the state that are not all zero."""
@@ -437,10 +459,16 @@ class Interface:
     input_rows: int = 0  # of an image that comes row by row; 0: it is passed whole
     feature_bytes: int = 0  # written by m_features; 0: the step is not cut
     hear_rows: int = 0  # rows that m_hear takes in a call; 0: there is none
+    window: InputSlot | None = None  # that m_hear takes row by row, if the input is not a sample but features of one
     trains: bool = True  # False: the project only infers, and loads checkpoints
     chooses: bool = False  # whether channels are chosen on the device
     arena_macro: str = ""  # of the arena's size, without the prefix, if a project has several plans
     counted: bool = False  # whether calls pass their number of samples: plans of the project take different numbers
+
+    @property
+    def sample(self) -> InputSlot:
+        """Return elements and type of the samples of a call, as a user has them: of the input, or of windows."""
+        return self.window or InputSlot(1, "", self.input_elements, self.input_dtype)
 
 
 @dataclass(frozen=True)

@@ -105,11 +105,12 @@ class CompileOptions:
         "on: add calls that compute a step in short slices, so that your firmware can run between them "
         "(docs/slices.md).",
     )
-    listen: int | Literal["off", "on"] = _output(
+    listen: int | Literal["off", "on", "only"] = _output(
         "off",
         "on: add m_hear, an inference that takes the next rows of a stream and keeps the earlier ones in rings. "
-        "AXIS: the same, with time along this axis of the file's input, such as 2 (docs/listening.md).",
-        metavar="off|on|AXIS",
+        "AXIS: the same, with time along this axis of the file's input, such as 2. only: no call takes a whole window, "
+        "and a head learns from the features of the stream (docs/listening.md).",
+        metavar="off|on|only|AXIS",
         read=parse_listen,
         shown="off",
     )

@@ -202,12 +202,12 @@ def parse_norm(text: str, where: str) -> float:
     return found
 
 
-def parse_listen(text: str, where: str) -> int | Literal["off", "on"]:
-    """Parse whether a model listens: on, off, or the axis of its input that is time."""
-    if text == "off" or text == "on":
+def parse_listen(text: str, where: str) -> int | Literal["off", "on", "only"]:
+    """Parse whether a model listens: on, off, only, or the axis of its input that is time."""
+    if text == "off" or text == "on" or text == "only":
         return text
     if not re.fullmatch(r"-?\d", text):
-        raise CompileError("E0101", where, f"{text!r} is no axis", "write on, off, or the axis of time: 2")
+        raise CompileError("E0101", where, f"{text!r} is no axis", "write on, off, only, or the axis of time: 2")
     return int(text)
 
 

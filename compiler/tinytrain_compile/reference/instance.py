@@ -10,9 +10,10 @@ import numpy as np
 from tinytrain_compile.emit.checkpoint import CRC_BYTES, HEAD_BYTES, checkpoint_of, contents, stored
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.records import is_finite
-from tinytrain_compile.ir.stages import Interface, TrainGraph
+from tinytrain_compile.ir.stages import Interface, Listening, TrainGraph
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.ops.input_lines import BYTE_ZERO
+from tinytrain_compile.reference.stream import Stream
 from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.twin import Instance
 
@@ -26,13 +27,14 @@ SAID = (
 class ReferenceInstance(Instance):
     """`Instance` without a library. What only the C has (features, deltas) is E0114."""
 
-    def __init__(self, train: TrainGraph, interface: Interface) -> None:
-        self.interface, self._train = interface, train
+    def __init__(self, train: TrainGraph, interface: Interface, listening: Listening | None = None) -> None:
+        self.interface, self._train, self._listening = interface, train, listening
         self.reset()
 
     def reset(self) -> None:
         """Begin anew, with the state of the model file."""
         self._trainer: Trainer | None = Trainer(self._train)
+        self._stream = self._empty_stream()
         self._take({name: np.array(array) for name, array in self._trainer.state.items()})
 
     def set_rate(self, rate: float) -> None:
@@ -46,6 +48,8 @@ class ReferenceInstance(Instance):
         trainer = self._open
         before, known = dict(trainer.state), trainer.exponents_known
         losses = trainer.step(self._given(x), y)
+        if self._stream is not None:
+            self._stream.weights_changed()
         if not np.isfinite(losses).all():
             if self.interface.accumulates:
                 trainer.state, trainer.exponents_known, trainer.sums = before, known, trainer.zero_sums()
@@ -62,6 +66,10 @@ class ReferenceInstance(Instance):
         """Score the channels again, as m_rescore does."""
         self._open.rescore()
 
+    def features(self, x: Array) -> Array:
+        """Raise E0114: only the C has them."""
+        raise _no_compiler("features")
+
     def infer(self, x: Array) -> Array:
         """Return the output for each sample: (samples, output elements) in float32."""
         if not is_finite(x):
@@ -70,6 +78,26 @@ class ReferenceInstance(Instance):
         slots = (np.repeat(given[at : at + 1], together, axis=0) for at in range(len(given)))
         found = [self._open.infer(slot).ravel()[:count] for slot in slots]
         return np.asarray(found, np.float32).reshape(len(x), count)
+
+    def hear_due(self, rows: Array) -> tuple[Array, Array]:
+        """Return the output of each call in float32, and that all are due."""
+        calls = self._calls_of(rows)
+        if not is_finite(rows):
+            raise CompileError("E0603", "hear", "a number of the input is NaN or infinite", "see docs/twin.md")
+        assert self._stream is not None
+        found = [self._stream.hear(call, self._open.state) for call in calls]
+        out = np.asarray(found, np.float32).reshape(len(calls), self.interface.output_elements)
+        return out, np.ones(len(calls), bool)
+
+    def rehear(self, rows: Array) -> None:
+        """Fill the rings again from these rows."""
+        self.hear_due(rows)
+
+    def hear_settling(self) -> int:
+        """Return the calls until a stream equals its window."""
+        self.call_rows()
+        assert self._stream is not None
+        return self._stream.unsettled
 
     def save(self) -> bytes:
         """Return the device's checkpoint. E0603 if a number is not finite."""
@@ -90,6 +118,7 @@ class ReferenceInstance(Instance):
             self.reset()
             raise CompileError("E0105", "checkpoint", "of another model, or damaged", "see docs/twin.md")
         self._take(state)
+        self._stream = self._empty_stream()
 
     def state(self) -> dict[str, Array]:
         """Return copies of every tensor of the state, flat, by the graph's names."""
@@ -111,6 +140,9 @@ class ReferenceInstance(Instance):
         if self._trainer is None:
             raise CompileError("E0101", "twin", "it is closed", "make another: compiled.twin()")
         return self._trainer
+
+    def _empty_stream(self) -> Stream | None:
+        return None if self._listening is None else Stream(self._listening, self._open.run_nodes)
 
     def _take(self, state: dict[str, Array]) -> None:
         """Take exponents; those that no step has found yet stay those of the build, or the next one finds them."""

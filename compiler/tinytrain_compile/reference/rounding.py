@@ -69,13 +69,11 @@ class StepwiseReference:
 
     def rounded_output(self, state: Mapping[str, Array]) -> tuple[Array, float]:
         """Return `infer` in float64 and how far float32 may lead away from it."""
-        draws = [None, *(np.random.default_rng((self._seed, k)) for k in range(RUNS))]
         outputs: list[Array] = []
-        for draw in draws:
-            run = _Changed(self._train, draw)
+        for run in changed_runs(self._train, self._seed):
             self._begin(run, state)
             outputs.append(inferred(self._train, run.infer(self._probe())))
-        return outputs[0], ROOM * float(np.max(_farthest(outputs[0], outputs[1:]), initial=0.0))
+        return outputs[0], float(scattered(outputs[0][None], [output[None] for output in outputs[1:]])[0])
 
     def _begin(self, trainer: Trainer, state: Mapping[str, Array]) -> None:
         constants = self._train.graph.constants
@@ -91,6 +89,16 @@ class StepwiseReference:
         chosen = [(number * batch + i) % count for i in range(batch)]
         losses = trainer.checked(number, self._samples.x[chosen], self._samples.y[chosen])
         return Step(np.asarray(losses), dict(trainer.state))
+
+
+def changed_runs(train: TrainGraph, seed: int) -> list[Trainer]:
+    """Return a trainer in float64, then those in float32 with changed inputs."""
+    return [_Changed(train, None), *(_Changed(train, np.random.default_rng((seed, k))) for k in range(RUNS))]
+
+
+def scattered(exact: Array, others: Iterable[Array]) -> Array:
+    """Return how far float32 may lie from each of these outputs: (outputs, elements) -> (outputs,)."""
+    return ROOM * np.max(_farthest(exact, others), axis=1, initial=0.0)
 
 
 def _farthest(centre: Array, others: Iterable[Array]) -> Array:

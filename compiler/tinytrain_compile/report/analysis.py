@@ -125,6 +125,8 @@ class Analysis:
 
     def _reason(self, holding: Holding, step: int) -> str:
         permanent = _PERMANENT.get(holding.buffer.kind)
+        if holding.buffer.kind == "header" and self.plan.listening is not None:
+            return f"m_hear, and the {permanent}"
         tenant = holding.at(step)
         if permanent is not None:
             return permanent if tenant.category != "weights" else "updated weight (permanent)"

@@ -153,7 +153,7 @@ def _float_rows(summary: Summary, width: int) -> Iterator[Row]:
 def _model_rows(summary: Summary, width: int) -> Iterator[Row]:
     totals = update_totals(summary)
     graph = summary.train.graph
-    inputs = " and ".join(_shape(value.shape) for value in graph.data)
+    inputs = " and ".join(_shape(value.shape) for value in summary.train.on_windows.data)
     shapes = f"{inputs} -> {_shape(graph.outputs[0].shape)}"
     parameters = f"{grouped(totals['total_parameters'] - left_out(summary))} parameters"
     yield row("model", [layer_counts(summary), parameters, shapes], width)

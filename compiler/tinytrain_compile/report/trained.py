@@ -74,8 +74,9 @@ def layer_text(layer: LayerUpdate) -> str:
 
 def layer_counts(summary: Summary) -> str:
     """Count the forward nodes that carry weights, by kind: `9 conv, 1 fc`."""
-    graph = summary.train.graph
-    forward, producers = graph.ancestors((*graph.outputs, summary.train.loss)), graph.producers()
+    train = summary.train.on_windows
+    graph = train.graph
+    forward, producers = graph.ancestors((*graph.outputs, train.loss)), graph.producers()
     kinds = [layer_kind(node, producers) for node in graph.nodes if node.name in forward]
     counts = Counter(kind for kind in kinds if kind)
     return ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "no weights"

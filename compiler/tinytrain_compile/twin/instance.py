@@ -19,7 +19,7 @@ OK, ERR_NAN = 0, 5
 _INFER, _TRAIN = 1, 2
 """Arguments of m_begin in a build that takes its input by rows (input_lines.j2)."""
 _STATUS = {
-    1: "a label that the model does not know, or a rate that is not a finite number of 0 or more",
+    1: "a label or a number of rows that the model does not know, or a rate that is not a finite number of 0 or more",
     4: "nothing was accumulated, or channels are chosen (or are to be chosen first)",
     5: "the loss, or a number of the input, is NaN or infinite; the step changed nothing",
     6: "the checkpoint ends too early",
@@ -83,6 +83,10 @@ class Instance:
     def features(self, x: Array) -> Array:
         """Compute the frozen part's features of each sample: (samples, bytes). E0113 for a build without features."""
         found = np.empty((len(x), self._feature_bytes()), np.uint8)
+        if self.interface.window is not None:
+            for sample, result in zip(x, found, strict=True):
+                result[:] = self._window(sample, self._heard_of)
+            return found
         for sample, result in zip(np.ascontiguousarray(x), found, strict=True):
             self._give(sample, _TRAIN)
             self._check("features", self._call("features")(self._handle, ctypes.c_void_p(result.ctypes.data)))
@@ -93,6 +97,10 @@ class Instance:
         self._feature_bytes()
         step = "accumulate_features" if self.interface.accumulates else "train_features"
         return self._updated(self._trained_behind(step, *pair) for pair in zip(features, y, strict=True))
+
+    def _heard_of(self, rows: Array) -> Array:
+        self.rehear(rows)
+        return self.heard_features()
 
     def _updated(self, calls: Iterator[float]) -> Array:
         """Make the calls of an update; return the loss of each."""
@@ -122,6 +130,8 @@ class Instance:
     def infer(self, x: Array) -> Array:
         """Compute the output of each sample: (samples, output elements) in float32."""
         face = self.interface
+        if face.window is not None:
+            return np.stack([self._window(sample, lambda last: self.hear(last)[0]) for sample in x])
         out = np.empty((len(x), face.output_elements), np.float32)
         call = "infer_end" if face.input_rows else "infer"
         for index, result in enumerate(out):
@@ -131,24 +141,57 @@ class Instance:
 
     def hear(self, rows: Array) -> Array:
         """Take rows of a stream: the output of each call, in float32 (m_hear). Fewer than a call takes are left out."""
-        face, call_rows = self.interface, self.interface.hear_rows
-        rows = rows[: len(rows) // call_rows * call_rows]
-        calls = np.ascontiguousarray(rows).reshape(len(rows) // call_rows, -1)
-        out, due = np.empty((len(calls), face.output_elements), np.float32), ctypes.c_int()
-        for frames, result in zip(calls, out, strict=True):
-            pointers = (
-                ctypes.c_void_p(frames.ctypes.data),
-                ctypes.c_size_t(call_rows),
-                ctypes.c_void_p(result.ctypes.data),
-            )
-            self._check("hear", self._call("hear")(self._handle, *pointers, ctypes.byref(due)))
-        return out
+        return self.hear_due(rows)[0]
+
+    def hear_due(self, rows: Array) -> tuple[Array, Array]:
+        """Return what `hear` does, and whether each output is due."""
+        count, calls = self.call_rows(), self._calls_of(rows)
+        out, due = np.zeros((len(calls), self.interface.output_elements), np.float32), np.zeros(len(calls), bool)
+        for number, frames in enumerate(calls):
+            is_due = ctypes.c_int()
+            pointers = (ctypes.c_void_p(frames.ctypes.data), ctypes.c_size_t(count))
+            found = (ctypes.c_void_p(out[number].ctypes.data), ctypes.byref(is_due))
+            self._check("hear", self._call("hear")(self._handle, *pointers, *found))
+            due[number] = is_due.value
+        return out, due
+
+    def _calls_of(self, rows: Array) -> Array:
+        """Return rows of a stream as (calls, elements)."""
+        count = self.call_rows()
+        return np.ascontiguousarray(rows[: len(rows) // count * count]).reshape(len(rows) // count, -1)
 
     def rehear(self, rows: Array) -> None:
         """Fill the rings again from these rows (m_rehear)."""
+        self.call_rows()
         rows = np.ascontiguousarray(rows)
         given = ctypes.c_void_p(rows.ctypes.data), ctypes.c_size_t(len(rows))
         self._check("hear", self._call("rehear")(self._handle, *given))
+
+    def hear_settling(self) -> int:
+        """Return the calls until a stream equals its window (m_hear_settling)."""
+        self.call_rows()
+        return int(self._call("hear_settling", ctypes.c_uint32)(self._handle))
+
+    def call_rows(self) -> int:
+        """Return the rows that m_hear takes; E0113 for a build without it."""
+        if not self.interface.hear_rows:
+            raise CompileError("E0113", "hear", "this build has none", "compile with listen='on'")
+        return self.interface.hear_rows
+
+    def _window(self, x: Array, take: Callable[[Array], Array]) -> Array:
+        """Return what `take` makes of the last rows of a window, before which the others are heard.
+
+        The stream goes on afterwards as if nothing had happened.
+        """
+        kept = [memory.bytes.copy() for memory in self._memories]
+        rows = x.reshape(next(size for size in x.shape if size > 1), -1)
+        rows = np.concatenate([np.zeros_like(rows[: -len(rows) % self.interface.hear_rows]), rows])
+        if len(rows) > self.interface.hear_rows:
+            self.rehear(rows[: -self.interface.hear_rows])
+        found = take(rows[-self.interface.hear_rows :])
+        for memory, content in zip(self._memories, kept, strict=True):
+            memory.bytes[:] = content
+        return found
 
     def heard_features(self) -> Array:
         """Copy the features of the window that was heard last, in bytes (m_hear_features)."""
@@ -227,15 +270,23 @@ class Instance:
 
     def _trained_behind(self, call: str, features: Array, y: Array) -> float:
         features, y, loss = np.ascontiguousarray(features), np.ascontiguousarray(y), ctypes.c_float()
+        if self.interface.window is not None:
+            self._fill("input", features)
+            step = self._call("accumulate" if self.interface.accumulates else "train_step")
+            self._check("step", step(self._handle, ctypes.c_void_p(y.ctypes.data), ctypes.byref(loss)))
+            return loss.value
         pointers = (ctypes.c_void_p(features.ctypes.data), ctypes.c_void_p(y.ctypes.data), ctypes.byref(loss))
         self._check("step", self._call(call)(self._handle, *pointers))
         return loss.value
 
     def _feature_bytes(self) -> int:
-        if not self.interface.feature_bytes:
+        face = self.interface
+        if face.window is not None and face.trains:
+            return face.input_elements * np.dtype(face.input_dtype).itemsize
+        if not face.feature_bytes:
             what = "this build has none"
             raise CompileError("E0113", "features", what, "compile with features='on', and freeze the first layer")
-        return self.interface.feature_bytes
+        return face.feature_bytes
 
     def _needs_training(self, what: str) -> None:
         if not self.interface.trains:
@@ -251,10 +302,14 @@ class Instance:
             status = self._call("push_rows")(self._handle, ctypes.c_void_p(x.ctypes.data), ctypes.c_size_t(rows))
             self._check("rows", status)
             return
+        if self.interface.window is not None:
+            x = self.features(x)
         calls = ("input", *(f"input_{slot.number}" for slot in self.interface.more_inputs))
         for call, part in zip(calls, parts(x), strict=True):
-            data = np.ascontiguousarray(part)
-            ctypes.memmove(self._call(call, ctypes.c_void_p)(self._handle), data.ctypes.data, data.nbytes)
+            self._fill(call, np.ascontiguousarray(part))
+
+    def _fill(self, call: str, data: Array) -> None:
+        ctypes.memmove(self._call(call, ctypes.c_void_p)(self._handle), data.ctypes.data, data.nbytes)
 
     def _delta_call(self, name: str, result: type[Any] = ctypes.c_int) -> Callable[..., Any]:
         if not hasattr(self._library, f"{self.interface.prefix}_delta_{name}"):

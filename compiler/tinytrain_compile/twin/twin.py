@@ -24,7 +24,7 @@ from tinytrain_compile.emit.checkpoint import checkpoint_fault
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.user_file import read_file
 from tinytrain_compile.ir.imported import FileTensor, ImportedModel
-from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.ir.stages import TrainGraph, time_axis
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.twin.instance import Instance
 from tinytrain_compile.twin.parameters import FileParameters
@@ -90,6 +90,31 @@ class Twin:
         """Compute the model's output of each sample: (N, *one output's shape) in float32."""
         return self.as_output(self.instance.infer(self.as_inputs(x)))
 
+    def hear(self, rows: Array) -> tuple[Array, Array]:
+        """Take the next rows of a stream: the output of each call of m_hear, and whether it is due.
+
+        rows: an input without its axis of samples, with rows of one call or several in place of the window's. Returns
+        (calls, *one output's shape) in float32, and (calls,) in bool. Raises E0113 of a build without `listen="on"`,
+        E0105 for another number of rows.
+        """
+        out, due = self.instance.hear_due(self._as_rows(rows))
+        return self.as_output(out), due
+
+    def rehear(self, rows: Array) -> None:
+        """Fill the rings again from rows that were kept, by the present weights (m_rehear). rows, errors: as `hear`."""
+        self.instance.rehear(self._as_rows(rows))
+
+    def hear_settling(self) -> int:
+        """Return the calls of `hear` until its output equals `predict` of the window; 0: that of the last call does."""
+        return self.instance.hear_settling()
+
+    def hear_features(self) -> Array:
+        """Copy the features of the window that was heard last: (bytes,) in uint8, as `train_features` takes them.
+
+        Raises E0113 of a build without `features="on"`.
+        """
+        return self.instance.heard_features()
+
     def evaluate(self, x: Array | Mapping[str, Array], y: Array) -> dict[str, float]:
         """Compute `loss`, and `accuracy` if labels are classes or yes and no, of N samples."""
         x, y = self.as_slots(x, y)
@@ -115,6 +140,8 @@ class Twin:
         """
         slots = self.instance.interface.state
         self._parameters.put(weights, {slot.name: self.instance.tensor(slot.name) for slot in slots})
+        if self.instance.interface.hear_rows:  # the rings have rows of other weights, as before m_load
+            self.instance.load(self.instance.save())
 
     def save(self, path: Path | str) -> None:
         """Write the device's checkpoint. E0104 if the file cannot be written."""
@@ -181,6 +208,23 @@ class Twin:
         """Return inputs as the slot holds them."""
         found = inputs_of("x", _arrays("x", x), self._model, self._train)
         return in_input_slot(self.instance.interface, found)
+
+    def _as_rows(self, rows: Array) -> Array:
+        """Return rows of a stream as m_hear takes them, (rows, elements): windows of them are inputs."""
+        calls, window = self.instance.call_rows(), self._model.input_shape[1:]
+        shape = self._train.graph.inputs[0].shape
+        axis, length = self._model.input_perm[time_axis(shape)] - 1, shape[time_axis(shape)]
+        rows = as_array("rows", "rows", rows)
+        if rows.ndim != len(window) or not rows.size or rows.shape[axis] % calls:
+            shown = (*window[:axis], calls, *window[axis + 1 :])
+            what = f"{rows.shape}, a call takes {shown}"
+            raise CompileError("E0105", "rows", what, "give the rows of one call, or of several one after the other")
+        count = rows.shape[axis]
+        missing = [(0, -count % length if at == axis else 0) for at in range(rows.ndim)]
+        whole = np.pad(rows, missing)
+        windows = np.stack(np.split(whole, whole.shape[axis] // length, axis=axis))
+        found = self.as_inputs(windows)
+        return found.reshape(len(windows) * length, -1)[:count]
 
     def as_slots(self, x: Array | Mapping[str, Array], y: Array) -> tuple[Array, Array]:
         """Return samples as the calls take them."""

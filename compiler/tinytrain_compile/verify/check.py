@@ -36,6 +36,7 @@ from tinytrain_compile.verify.count import (
 )
 from tinytrain_compile.verify.cycles import cycle_model, read_blocks
 from tinytrain_compile.verify.firmware import sample_indices, verification_input
+from tinytrain_compile.verify.heard import HeardReference, compare_heard
 from tinytrain_compile.verify.run import RunLimit, RunResult, execute, limit_of
 from tinytrain_compile.verify.stack import StackBound, read_call_graph, stack_bound
 from tinytrain_compile.verify.symbols import check_no_double, check_symbols, hidden_callees, library_table, read_object
@@ -70,6 +71,7 @@ class _Job:
     count: bool
     cycles: bool
     file: FileAgreement | None
+    heard: HeardReference | None
 
     @property
     def interface(self) -> Interface:
@@ -99,12 +101,14 @@ def verify(
     count: bool = False,
     cycles: bool = False,
     file: FileAgreement | None = None,
+    heard: HeardReference | None = None,
 ) -> VerifyReport:
     """Check a generated project; see docs/contract.md, 7.
 
     mode "qemu" falls back to "host" (and says so in the message) if the cross compiler or QEMU is missing; with only
     the cross compiler, sizes and the static stack bound are still checked. reference None skips numpy.
     file: how the model file agreed with the reference, for the message and the report.
+    heard: what m_hear has to give of the probe, in a build with --listen on.
     expected_cycles: of the whole run by the target's model, which determine its time limit; None: not known.
     count: count the instructions of a step and of an inference on the board (needs two steps); cycles: and model them.
     Errors: E0601 (a difference, a broken rule), E0602 (build or run failed), E0603 (a loss that is NaN or infinite).
@@ -114,7 +118,7 @@ def verify(
     tools = find_tools(target)
     vectors = verification_input(bundle.interface, samples, steps, batch, learning_rate)
     limit = RunLimit() if expected_cycles is None else limit_of(expected_cycles, count)
-    job = _Job(bundle, target, samples, vectors, tools, limit, batch, count, cycles, file)
+    job = _Job(bundle, target, samples, vectors, tools, limit, batch, count, cycles, file, heard)
     skipped = _skipped(target, tools) if mode == "qemu" else ""
     wants_board = mode == "qemu" and tools.cross_cc is not None
     if tools.host_cc is None and (skipped or not wants_board):
@@ -217,7 +221,7 @@ def _judge(
     host = result_of(host_side) if host_side is not None else None
     if host is not None:
         _check_run(host, "the host", job.interface)
-    error = _compared(host, reference, job.interface) if host is not None and reference is not None else None
+    error = _compared(job, host, reference) if host is not None and reference is not None else None
     done = result_of(board_side) if board_side is not None else _Board(None)
     figures, board = done.figures, done.run
     if board is not None and figures is not None:
@@ -261,15 +265,16 @@ def _judge_board(
     if host is not None:
         compare_bytes(board, host, job.interface, _board_name(job.target))
         return error
-    return _compared(board, reference, job.interface) if reference is not None else None
+    return _compared(job, board, reference) if reference is not None else None
 
 
-def _compared(run: RunResult, reference: Reference, interface: Interface) -> float:
+def _compared(job: _Job, run: RunResult, reference: Reference) -> float:
+    heard = 0.0 if job.heard is None else compare_heard(run, job.heard, job.interface)
     if isinstance(reference, LoadedReference):
-        return compare_loaded(run, reference, interface)
+        return max(heard, compare_loaded(run, reference, job.interface))
     if isinstance(reference, ReferenceRun):
-        return compare_reference(run, reference, interface)
-    return compare_steps(run, reference, interface)
+        return max(heard, compare_reference(run, reference, job.interface))
+    return max(heard, compare_steps(run, reference, job.interface))
 
 
 def _check_run(run: RunResult, where: str, interface: Interface) -> None:

@@ -88,6 +88,7 @@ def _pairs(a: RunResult, b: RunResult, interface: Interface) -> Iterator[Compare
             arrays = (np.frombuffer(state[slot.name], DTYPES[slot.dtype]) for state in (ours, theirs))
             yield ComparedTensor(f"'{slot.name}', step {step}", *arrays)
     yield ComparedTensor("output after training", a.output_last, b.output_last)
+    yield ComparedTensor("outputs of m_hear", a.heard_all, b.heard_all)
 
 
 def _reference_pairs(host: RunResult, reference: ReferenceRun, interface: Interface) -> Iterator[ComparedTensor]:
@@ -151,15 +152,23 @@ class Rounded:
     allowed_losses: FloatArray
 
 
-class StepReference(Protocol):
+class OutputReference(Protocol):
+    """Outputs of the model in numpy, on given samples."""
+
+    def infer(self, state: State) -> NDArray[Any]:
+        """Return the output of the first micro-batch."""
+        ...
+
+    def rounded_output(self, state: State) -> tuple[NDArray[Any], float]:
+        """Return `infer` in float64, and the most by which float32 may differ."""
+        ...
+
+
+class StepReference(OutputReference, Protocol):
     """The model in numpy, on given samples. States are those after a step of the run under comparison."""
 
     def initial(self) -> State:
         """Return the state before the first step."""
-        ...
-
-    def infer(self, state: State) -> NDArray[Any]:
-        """Return the output of the first micro-batch."""
         ...
 
     def step(self, number: int, state: State) -> Step:
@@ -168,10 +177,6 @@ class StepReference(Protocol):
 
     def rounded(self, number: int, state: State) -> Rounded:
         """Return the step in float64 with bounds of float32's rounding, which is much more work."""
-        ...
-
-    def rounded_output(self, state: State) -> tuple[NDArray[Any], float]:
-        """Return `infer` in float64, and the most by which float32 may differ."""
         ...
 
 
@@ -204,7 +209,7 @@ def compare_steps(run: RunResult, reference: StepReference, interface: Interface
     return max(worst, judged_output("output after training", run.output_last, reference, before))
 
 
-def judged_output(what: str, ours: FloatArray, reference: StepReference, state: State) -> float:
+def judged_output(what: str, ours: FloatArray, reference: OutputReference, state: State) -> float:
     """Return the distance of an output from the reference's for a state, relative to its scale.
 
     E0601 if that is more than rounding explains.

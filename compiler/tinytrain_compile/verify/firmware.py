@@ -170,7 +170,7 @@ def verification_input(
     count, together = len(samples.x), interface.micro_batch
     held = in_slots(interface, samples)
     arrays = [*parts(held.x), held.y]
-    slots = [("x", interface.input_elements), *((slot.name, slot.elements) for slot in interface.more_inputs)]
+    slots = [("x", interface.sample.elements), *((slot.name, slot.elements) for slot in interface.more_inputs)]
     for whole, (name, expected) in zip(arrays, (*slots, ("y", interface.label_elements)), strict=True):
         array = whole.reshape(count, -1)
         if count == 0 or array.shape[1] * together != expected:

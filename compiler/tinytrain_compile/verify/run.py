@@ -45,6 +45,8 @@ class RunResult:
     faults: found by the check program itself (a status, the guards, the checkpoint); empty if there are none.
     stack_measured_bytes: deepest stack of any API call except save and load; None on the host.
     arena_measured_bytes: high-water mark of the painted arena: end of the highest byte that a call changed.
+    heard: outputs of m_hear on a stream that ends with the sample inferred, before and after training, each (calls,
+        elements) in float32; () without --listen on.
     """
 
     losses: FloatArray
@@ -54,6 +56,12 @@ class RunResult:
     faults: tuple[str, ...]
     stack_measured_bytes: int | None
     arena_measured_bytes: int = 0
+    heard: tuple[FloatArray, ...] = ()
+
+    @property
+    def heard_all(self) -> FloatArray:
+        """All outputs of m_hear, flat."""
+        return np.concatenate([np.zeros(0, np.float32), *(outputs.ravel() for outputs in self.heard)])
 
     @property
     def status(self) -> str:
@@ -94,6 +102,7 @@ class _Reader:
         self._interface = interface
         self._losses: list[bytes] = []
         self._outputs: list[FloatArray] = []
+        self._heard: tuple[list[FloatArray], list[FloatArray]] = ([], [])
         self._states: list[dict[str, bytes]] = []
         self._faults: list[str] = []
         self._stack: int | None = None
@@ -116,8 +125,10 @@ class _Reader:
             self._outputs[-1] = np.concatenate([self._outputs[-1], np.frombuffer(payload[4:], dtype="<f4")])
         elif tag == _HEAR:
             self._status(payload, "m_hear")
-            if payload[4:] != self._outputs[-1].tobytes():
-                self._faults.append("m_hear on the stream differs from m_infer on the window")
+            _, wrong, again = struct.unpack_from("<III", payload)
+            if wrong:
+                self._faults.append("m_hear_settling gives another number of calls than there are until rings settle")
+            self._heard[again].append(np.frombuffer(payload[12:], dtype="<f4"))
         elif tag == _SAMPLE:
             self._status(payload, f"training, step {step}")
             self._losses.append(payload[4:8])
@@ -165,7 +176,12 @@ class _Reader:
     def result(self) -> RunResult:
         losses = np.frombuffer(b"".join(self._losses), dtype="<f4")
         first, last = self._outputs
-        return RunResult(losses, first, last, tuple(self._states), tuple(self._faults), self._stack, self._arena)
+        heard = tuple(np.stack(outputs) for outputs in self._heard if outputs)
+        for outputs, window in zip(heard, (first, last), strict=False):
+            if outputs[-1].tobytes() != window.tobytes():
+                self._faults.append("m_hear on the stream differs from m_infer on the window")
+        faults = tuple(self._faults)
+        return RunResult(losses, first, last, tuple(self._states), faults, self._stack, self._arena, heard)
 
 
 # ---- running ---------------------------------------------------------------------------------------------------------

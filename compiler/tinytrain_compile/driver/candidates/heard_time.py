@@ -63,7 +63,7 @@ class HeardTime:
         return self.refused(layer, "reads the whole window at once: it has no rows along {time}")
 
 
-def heard_time(model: ImportedModel, listen: int | Literal["off", "on"]) -> HeardTime:
+def heard_time(model: ImportedModel, listen: int | Literal["off", "on", "only"]) -> HeardTime:
     """Return the axis of time: the outermost of the graph's input with more than one row.
 
     listen: what the user says; a file with state knows it by itself. E0101 for an axis that the input has not, E0113
@@ -74,7 +74,7 @@ def heard_time(model: ImportedModel, listen: int | Literal["off", "on"]) -> Hear
     other = "--input-layout lc" if rank == _SIGNAL else "--input-layout hwc"
     layout = other if source.perm == tuple(range(rank)) else ""
     found = next((k for k in range(rank) if source.shape[source.perm[k]] > 1), 0)
-    wanted = model.time_axis if listen == "on" else listen
+    wanted = listen if isinstance(listen, int) else model.time_axis
     if isinstance(wanted, int):
         if not -rank < wanted < rank or wanted == 0:
             what = f"{source.name} has axes 0 to {rank - 1} (shape {list(source.shape)})"

@@ -38,7 +38,7 @@ def inference_candidate(planner: Planner) -> Candidate:
     if not inference.graph.state:
         what = "an inference reads nothing that is trained"
         raise CompileError("E0113", f"{FLAG} --update {options.update}", what, "name layers before the output")
-    return planner.planned(update, inference)
+    return planner.planned(update, planner.heard(inference))
 
 
 def inference_of(train: TrainGraph, one: TrainGraph) -> TrainGraph:

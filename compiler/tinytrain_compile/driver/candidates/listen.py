@@ -20,13 +20,14 @@ from tinytrain_compile.driver.candidates.heard_time import NO_PADDING, PADS, Hea
 from tinytrain_compile.driver.candidates.inference import beside
 from tinytrain_compile.driver.candidates.upright import time_behind, upright
 from tinytrain_compile.ir.imported import ImportedModel
-from tinytrain_compile.ir.stages import Listening, TrainGraph
+from tinytrain_compile.ir.stages import COUNTER_BYTES, Listening, TrainGraph
 from tinytrain_compile.ir.types import Array, Attrs, Graph, Node, Quant, Value
-from tinytrain_compile.ops.base import has_trait, infer, row_form
+from tinytrain_compile.ops.base import has_trait, infer, op_def, row_form
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.names import is_prepared
 from tinytrain_compile.ops.pool import PoolAttrs
+from tinytrain_compile.ops.rows import RowForm, element_rows
 from tinytrain_compile.ops.shape import ConcatAttrs, ReshapeAttrs, SliceAttrs
 from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.planner import plan_graph
@@ -42,18 +43,27 @@ REMEMBERED = 8
 class Rows:
     """Time axis of a value, and its new rows in a call.
 
-    axis: of time, all axes before it have size 1. hop: new rows in a call. calls: calls after which its rows no longer
-    depend on the weights before an update; 0: they never did.
+    axis: of time, all axes before it have size 1. hop: new rows in a call. calls: of each new row, oldest first: calls
+    after which it no longer depends on the weights before an update; 0: it never did.
     """
 
     axis: int
     hop: int
-    calls: int
+    calls: tuple[int, ...]
+
+    def since(self, need: int) -> tuple[int, ...]:
+        """Return such calls of the last `need` rows, of which earlier calls brought the older ones."""
+        found = list[int]()
+        for behind in reversed(range(need)):
+            age, place = divmod(behind, self.hop)
+            calls = self.calls[-1 - place]
+            found.append(calls + age if calls else 0)
+        return tuple(found)
 
 
 @lru_cache(maxsize=REMEMBERED)
 def listen(
-    train: TrainGraph, model: ImportedModel, wanted: int | Literal["off", "on"], seed: int, alignment_bytes: int
+    train: TrainGraph, model: ImportedModel, wanted: int | Literal["off", "on", "only"], seed: int, alignment_bytes: int
 ) -> Listening:
     """Return the pass on a stream beside a step of one sample. wanted: --listen.
 
@@ -64,13 +74,14 @@ def listen(
     hop = streamed.hop()
     found = streamed.graph(hop)
     settle, whole = streamed.settle, streamed.whole()
-    kept = sorted(_border(found, {value.name for value in train.graph.state}) & set(whole.values()))
-    options = PlanOptions(alignment_bytes=alignment_bytes, seed=seed, keep=tuple(kept))
+    kept = sorted(border(found, {value.name for value in train.graph.state}) & set(whole.values()))
+    header = PlanOptions().header_bytes + COUNTER_BYTES
+    options = PlanOptions(alignment_bytes=alignment_bytes, header_bytes=header, seed=seed, keep=tuple(kept))
     planned = plan_graph(found, options)
     return Listening(planned.graph, planned.plan, hop, graph.inputs[0].shape[time.axis], settle, whole)
 
 
-def _border(graph: Graph, trained: set[str]) -> set[str]:
+def border(graph: Graph, trained: set[str]) -> set[str]:
     """Return the values that do not depend on what is trained, and that a node reads which does."""
     moved, found = set(trained), set[str]()
     for node in graph.nodes:
@@ -92,6 +103,7 @@ class _Streamed:
         self._graph = graph = upright(graph, time.axis)
         self._trained = {*trained}
         self._formats = formats
+        self._views = {n.outputs[0].name: n.inputs[0].name for n in graph.nodes if op_def(n.op).view}
         values = (self._input, *(value for node in graph.nodes for value in node.outputs))
         self._shapes = {value.name: value.shape for value in values}
         self.settle = 0
@@ -110,7 +122,7 @@ class _Streamed:
     def graph(self, hop: int) -> Graph:
         """Return the pass of `hop` new rows. Errors: _HopError if a layer would need a part of a row; E0113."""
         self._now = dict[str, Value]()
-        self._time = {self._input.name: Rows(self._heard.axis, hop, 0)}
+        self._time = {self._input.name: Rows(self._heard.axis, hop, (0,) * hop)}
         self._nodes, self._rings = list[Node](), list[tuple[Value, Value]]()
         self._initial = dict[str, Array]()
         self._windows = dict[tuple[str, int], Value]()
@@ -154,39 +166,47 @@ class _Streamed:
             self._trained |= {value.name for value in node.outputs if changes}
             self._put(node, tuple(self._now.get(value.name, value) for value in node.inputs), node.attrs)
             return
-        known = max(rows.calls for rows in moving.values())
         if node.op == "Reshape" and (rows := self._reshaped(node, moving[0])) is not None:
             self._raw |= {node.outputs[0].name} if node.inputs[0].name in self._raw else set()
             attrs = ReshapeAttrs(self._cut(node.outputs[0], rows).shape)
-            self._put(node, (self._now[node.inputs[0].name],), attrs, replace(rows, calls=known))
+            self._put(node, (self._now[node.inputs[0].name],), attrs, rows)
             return
         if isinstance(node.attrs, SliceAttrs):
             self._cut_rows(node, node.attrs, moving[0])
             return
         if self._side_by_side(node, moving):
             inputs = tuple(self._now[value.name] for value in node.inputs)
-            self._put(node, inputs, node.attrs, replace(moving[0], calls=max(r.calls for r in moving.values())))
+            self._put(node, inputs, node.attrs, self._together(moving))
             return
-        form = row_form(node)
+        form = _form(node)
         by_rows = form is not None and form.sum is None and form.apart == form.unit == 1
-        if form is not None and by_rows and set(moving) <= set(form.maps) and self._aligned(moving):
+        if form is not None and by_rows and set(moving) == set(form.maps) and self._aligned(moving):
             self._by_rows(node, moving, changes)
             return
         if self._row_of_its_row(node, moving):
             self._raw |= {value.name for value in node.outputs if node.inputs[min(moving)].name in self._raw}
             inputs = tuple(self._now.get(value.name, value) for value in node.inputs)
-            self._put(node, inputs, node.attrs, replace(next(iter(moving.values())), calls=known))
+            self._put(node, inputs, node.attrs, self._together(moving, changes))
             return
         if form is not None and form.pad:
             raise self._heard.refused(_name(node), PADS, NO_PADDING)
-        if any(node.inputs[i].name in self._raw for i in moving):
+        shapes = [value.shape for value in (*(node.inputs[i] for i in moving), *node.outputs)]
+        is_map = self._aligned(moving) and all(len(shape) == 4 and shape[1] == shapes[0][1] for shape in shapes)
+        if not is_map and any(node.inputs[i].name in self._raw for i in moving):
             raise self._heard.whole(node, {i: rows.axis for i, rows in moving.items()}, self._graph)
         inputs = tuple(self._window(value) for value in node.inputs)
         self._put(node, inputs, node.attrs)
-        self._calls = max([self._calls, *(self._full(node.inputs[i], rows) for i, rows in moving.items())])
+        for i, rows in moving.items():
+            self._calls = max(self._calls, *rows.since(node.inputs[i].shape[rows.axis]))
 
     def _aligned(self, moving: Mapping[int, Rows]) -> bool:
         return len({(rows.axis, rows.hop) for rows in moving.values()}) == 1 and next(iter(moving.values())).axis == 1
+
+    @staticmethod
+    def _together(moving: Mapping[int, Rows], changes: bool = False) -> Rows:
+        """Return the rows of what each operand's own row makes. changes: so do weights."""
+        each = zip(*(rows.calls for rows in moving.values()), strict=True)
+        return replace(next(iter(moving.values())), calls=tuple(max(*calls, int(changes)) for calls in each))
 
     def _side_by_side(self, node: Node, moving: Mapping[int, Rows]) -> bool:
         """Tell whether a node joins rows of the same moments along another axis than time."""
@@ -208,9 +228,9 @@ class _Streamed:
 
     def _by_rows(self, node: Node, moving: Mapping[int, Rows], changes: bool) -> None:
         """Compute the new rows of a node whose rows need some of its input."""
-        form = row_form(node)
+        form = _form(node)
         assert form is not None
-        rows = next(iter(moving.values()))
+        rows = moving[form.maps[0]]
         first = node.inputs[form.maps[0]]
         height, made = first.shape[1], node.outputs[0].shape[1]
         if form.pad or form.step * (made - 1) + form.reach > height:
@@ -227,10 +247,9 @@ class _Streamed:
             self._window(value, need if i == form.maps[0] else hop) if i in moving else self._now.get(value.name, value)
             for i, value in enumerate(node.inputs)
         )
-        waits = -(-(need - rows.hop) // rows.hop)
-        before = max(rows.calls for rows in moving.values())
-        calls = before + waits if before else 0
-        calls = max(calls, 1) if changes else calls
+        read, others = rows.since(need), [moving[i].calls for i in form.maps[1:]]
+        own = (max(read[row * form.step :][: form.reach]) for row in range(hop))
+        calls = tuple(max(*each, int(changes)) for each in zip(own, *others, strict=True))
         out = Rows(1, hop, calls)
         self._put(node, *self._as_product(node, inputs, _of_rows(node.attrs, hop)), out)
 
@@ -261,18 +280,12 @@ class _Streamed:
             raise self._heard.refused(_name(node), "takes rows in another order, or leaves some out", STRIDES)
         window = self._window(value, rows.hop + late)
         whole = replace(attrs, starts=_with(attrs.starts, axis, 0), sizes=_with(attrs.sizes, axis, rows.hop))
-        waits = -(-late // rows.hop)
-        self._put(node, (window,), whole, replace(rows, calls=rows.calls + waits if rows.calls else 0))
+        self._put(node, (window,), whole, replace(rows, calls=rows.since(rows.hop + late)[: rows.hop]))
 
     def _reshaped(self, node: Node, rows: Rows) -> Rows | None:
         """Return where time is after a Reshape that keeps it as the first axis with more than one row."""
         axis = time_behind(node, rows.axis)
         return None if axis is None else replace(rows, axis=axis)
-
-    def _full(self, value: Value, rows: Rows) -> int:
-        """Return calls after an update until a ring of all of a value has rows of the new weights alone."""
-        waits = -(-(value.shape[rows.axis] - rows.hop) // rows.hop)
-        return rows.calls + waits if rows.calls else 0
 
     def _window(self, value: Value, need: int | None = None) -> Value:
         """Return the last `need` rows of a value, or all of it; a ring keeps those before this call."""
@@ -296,7 +309,12 @@ class _Streamed:
 
     def _zero(self, value: Value) -> int:
         """Return the number that stands for a real 0: what a ring holds before the first rows."""
-        return self._formats[value.name.partition(MARK)[0]].zero if value.dtype == "int8" else 0
+        if value.dtype != "int8":
+            return 0
+        name = value.name
+        while name.partition(MARK)[0] not in self._formats:  # a view of bytes that have a format
+            name = self._views[name]
+        return self._formats[name.partition(MARK)[0]].zero
 
     def _put(self, node: Node, inputs: tuple[Value, ...], attrs: Attrs, rows: Rows | None = None) -> None:
         """Add a node on these operands, and note its results. rows: how the first moves in time."""
@@ -316,6 +334,14 @@ class _Streamed:
 
 class _HopError(ValueError):
     """So many new rows do not make whole rows of a layer's output."""
+
+
+def _form(node: Node) -> RowForm | None:
+    """Return how a node is computed by rows; a pass has no streams, so any operator on single elements is."""
+    shape, form = node.outputs[0].shape, row_form(node)
+    if form is not None or node.external is not None or not has_trait(node.op, "elementwise"):
+        return form
+    return element_rows(node) if len(shape) == 4 and shape[0] == 1 else None
 
 
 def _of_rows(attrs: Attrs, rows: int) -> Attrs:

@@ -141,6 +141,8 @@ class Planner:
     @property
     def layer_count(self) -> int:
         """Layers that may be updated: the first one reads the image, of which there may be only rows."""
+        if self.options.listen == "only":
+            return 1  # no other layer reads what m_hear holds
         return max(len(layers_of(self.model.graph)) - self.options.input_lines, 1)
 
     def meets(self, arena_bytes: int, ps: int) -> bool:
@@ -219,7 +221,16 @@ class Planner:
         if o.quant == "int8":
             train = quantise(train, QuantOptions(o.seed, o.weight_store, o.rescale == "on"))
         train = join_pieces(train)
-        return fuse_updates(train if self.externals is None else self.externals.assigned(train, self.target))
+        train = fuse_updates(train if self.externals is None else self.externals.assigned(train, self.target))
+        return train if o.inference_only else self.heard(train)
+
+    def heard(self, train: TrainGraph) -> TrainGraph:
+        """Return what is left of a step or an inference behind the pass on a stream, if --listen only asks for that."""
+        if self.options.listen != "only":
+            return train
+        from tinytrain_compile.driver.candidates.heard import on_heard  # only if it is asked for (ADR 49)
+
+        return on_heard(train, self._heard(train))
 
     def settings(self, train: TrainGraph, quick: bool) -> PlanOptions:
         """Return how a training graph is planned: by list schedules and greedy placement if that must be quick."""
@@ -231,7 +242,8 @@ class Planner:
         """Return the pass on a stream beside a step; it lies in front of all that the step uses."""
         from tinytrain_compile.driver.candidates.listen import listen  # only if it is asked for (ADR 49)
 
-        return listen(train, self.model, self.options.listen, self.options.seed, self.target.alignment_bytes)
+        o = self.options
+        return listen(train.on_windows, self.model, o.listen, o.seed, self.target.alignment_bytes)
 
     def _as_planned(self, train: TrainGraph) -> Graph:
         """Return the graph that a plan is of, before streams: its image may come row by row."""
@@ -341,6 +353,8 @@ class Planner:
     ) -> Candidate:
         """Plan this training graph. wish: without it the options'. SamplesMixError if one sample has no room beside."""
         wish = wish or self.wish
+        if not train.graph.nodes:  # m_hear computes all that there is
+            wish = replace(wish.alone, stream="off")
         planned, attempts = climb(train.graph, self.settings(train, quick), wish)
         candidate = self._candidate(update, train, planned, wish, attempts)
         return candidate if quick else self.with_inference(candidate)

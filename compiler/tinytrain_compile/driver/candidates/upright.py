@@ -64,7 +64,9 @@ class _Standing:
         if _is_view(node):
             yield self._view(node)
             return
-        lying = all(self.axes[one.name] == _ALONG and one.shape[:2] == (1, 1) for one in moving)
+        lying = all(
+            self.axes[one.name] == _ALONG and one.shape[:2] == (1, 1) and len(one.shape) == _MAP for one in moving
+        )
         if lying and len(node.outputs) == 1 and (made := self._stood(node, moving)) is not None:
             self.axes[node.outputs[0].name] = _ALONG
             yield from made

@@ -17,6 +17,7 @@ from tinytrain_compile.reference.trainer import run_reference
 from tinytrain_compile.report.trained import loss_name
 from tinytrain_compile.target.model import Target
 from tinytrain_compile.verify.compare import LoadedReference, ReferenceRun
+from tinytrain_compile.verify.heard import HeardReference
 
 SWITCHED_OFF = VerifyReport("none", 0, "skipped", "verification was switched off (--verify none)")
 
@@ -40,7 +41,7 @@ def verified(
     from tinytrain_compile.verify.check import verify
 
     progress("running the numpy reference", 0.62)
-    train = summary.train
+    train = summary.train.on_windows
     whole = _whole(train, samples, options) if loaded is None else None
     reference = loaded or whole or StepwiseReference(train, samples, options.seed)
     progress(f"building and running the firmware ({options.verify})", 0.75)
@@ -64,6 +65,7 @@ def verified(
         count=options.count or options.cycles,
         cycles=options.cycles,
         file=agreed[0],
+        heard=_heard(summary, samples, options),
     )
     saturations = None if whole is None else count_saturations(train, whole.states[-1])
     report = replace(report, derivative=agreed[1], saturations=saturations)
@@ -77,6 +79,15 @@ def _expected_cycles(summary: Summary, target: Target, samples: int) -> int | No
         return None
     calls = -(-samples // summary.train.micro_batch) + 2
     return calls * summary.choice.cost.ps * target.core.clock_mhz // 1_000_000
+
+
+def _heard(summary: Summary, samples: Samples, options: CompileOptions) -> HeardReference | None:
+    """Return what m_hear has to give of the first sample's rows; None without --listen on."""
+    if summary.plan.listening is None:
+        return None
+    from tinytrain_compile.reference.stream import StreamReference  # only if it is asked for (ADR 49)
+
+    return StreamReference(summary.train.on_windows, summary.plan.listening, samples.x[0], options.seed)
 
 
 def _whole(train: TrainGraph, samples: Samples, options: CompileOptions) -> ReferenceRun | None:

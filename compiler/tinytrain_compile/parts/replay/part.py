@@ -36,7 +36,9 @@ class Replay(Part):
         train, face = code.train, code.interface
         slot = f"{face.prefix}_input(m)->values"
         what, hint = "one input of the model", f"for instance {slot}"
-        if face.feature_bytes:
+        if face.window is not None:
+            what, hint = "the features of one window", f"as {face.prefix}_hear_features writes them"
+        elif face.feature_bytes:
             what, hint = "the features of one input", f"as {face.prefix}_features writes them"
         elif face.counted:
             hint = f"for instance {face.prefix}_input(m)[k].values"

@@ -312,7 +312,7 @@ def _phase_bars(analysis: Analysis) -> Iterator[PhaseBar]:
     """Yield runs of forward, backward and update steps."""
     roles = analysis.roles
     starts = [step for step, role in enumerate(roles) if step == 0 or roles[step - 1] != role]
-    for first, end in zip(starts, [*starts[1:], len(roles)], strict=True):
+    for first, end in zip(starts, [*starts, len(roles)][1:], strict=True):
         yield PhaseBar(first, end - first, roles[first])
 
 
