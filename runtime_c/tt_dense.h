@@ -14,18 +14,22 @@ typedef struct tt_dense_ends {
     const int32_t *bias, *multiplier;
     const int8_t *shift;
     int32_t zero, low, high;
-    bool shifts_down, above;
+    bool shifts_down, above, once;
 } tt_dense_ends;
 
 static inline TT_ALWAYS tt_dense_ends tt_dense_ends_of(const int32_t *bias, const int32_t *multiplier, const int8_t *shift,
-    int32_t zero, int32_t low, int32_t high, int32_t shifts_down, int32_t above)
+    int32_t zero, int32_t low, int32_t high, int32_t shifts_down, int32_t above, int32_t once)
 {
-    return (tt_dense_ends){bias, multiplier, shift, zero, low, high, shifts_down != 0, above != 0};
+    return (tt_dense_ends){bias, multiplier, shift, zero, low, high, shifts_down != 0, above != 0, once != 0};
 }
 
 static inline TT_ALWAYS int8_t tt_dense_end(int32_t sum, int32_t o, tt_dense_ends by)
 {
     const int32_t factor = tt_factor(by.multiplier[o]);
+    if (by.once) {
+        const int32_t down = tt_down(by.multiplier[o], by.shift[o]);
+        return tt_requantise8_once(sum, by.bias[o], factor, down, by.zero, by.low, by.high, by.above);
+    }
     if (by.shifts_down) {
         const int32_t down = -by.shift[o];
         return by.above ? tt_requantise8_kept_above(sum, by.bias[o], factor, down, by.zero, by.low, by.high)

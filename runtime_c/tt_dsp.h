@@ -358,6 +358,22 @@ static inline int8_t tt_requantise8_kept(
 #endif
 }
 
+/* The end of a dense layer: tt_requantise8, but rounded once; above: see tt_requantise8_above. */
+static inline int8_t tt_requantise8_once(
+    int32_t acc, int32_t bias, int32_t factor, int32_t down, int32_t zero, int32_t low, int32_t high, bool above)
+{
+    const int32_t sum = tt_quick_add(acc, bias);
+#if TT_HAS_DSP
+    if (TT_LIKELY(down > 0)) {
+        const int32_t product = sum + (int32_t)(((int64_t)sum * factor) >> 32); /* as in tt_requantise_kept */
+        const int32_t y = ((product >> (down - 1)) + 1) >> 1, stored = (above ? tt_above(y, sum) : y) + zero;
+        return low == -128 || high == 127 ? tt_clamp8(stored, low, high) : (int8_t)tt_clamp(stored, low, high);
+    }
+#endif
+    const int32_t y = tt_requantise_once(sum, tt_multiplier(factor), -down);
+    return tt_saturate8(above ? tt_above(y, sum) : y, zero, low, high);
+}
+
 /* Both: a positive sum is stored above `zero`, also if it rounds to that. */
 static inline int8_t tt_requantise8_above(
     int32_t acc, int32_t bias, int32_t factor, int32_t down, int32_t zero, int32_t low, int32_t high)

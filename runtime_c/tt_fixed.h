@@ -83,6 +83,20 @@ static inline int32_t tt_high_multiply(int32_t a, int32_t b)
 #endif
 }
 
+/* a b / 2^31, rounded down; otherwise as tt_high_multiply. */
+static inline int32_t tt_high_floor(int32_t a, int32_t b)
+{
+#if defined(__thumb__) && !defined(__thumb2__)
+    const int32_t a_low = a & 0xffff, a_high = a >> 16, b_low = b & 0xffff, b_high = b >> 16;
+    const int32_t middle = a_high * b_low + (int32_t)(((uint32_t)a_low * (uint32_t)b_low) >> 16);
+    const int32_t rest = a_low * b_high + (middle & 0xffff);
+    const int32_t high = a_high * b_high + (middle >> 16) + (rest >> 16);
+    return (int32_t)(((uint32_t)high << 1) + ((uint32_t)rest >> 15 & 1u));
+#else
+    return (int32_t)(((int64_t)a * b) >> 31);
+#endif
+}
+
 /* Armv6-M: acc times a multiplier, shifted right by 31 and by n = 1 to 31 more, rounded twice, plus `zero`. Both roundings are
  * one sum, acc multiplier + 2^(n + 30) +- 2^30 (the sign of acc), and its upper half is the carry of the last shift. Its lower
  * 16 bits do not matter: +-2^14 is added to what is above them. Halves of a sum that fits 16 bits take two multiplications
@@ -126,6 +140,16 @@ TT_SHARED int32_t tt_requantise(int32_t acc, int32_t multiplier, int32_t shift)
     }
 #endif
     return tt_shift_right(tt_high_multiply(acc, multiplier), -shift);
+}
+
+/* acc times a factor, rounded once: to the nearest, ties up. LiteRT's requantisation of a dense layer. */
+TT_SHARED int32_t tt_requantise_once(int32_t acc, int32_t multiplier, int32_t shift)
+{
+    if (shift >= 0) {
+        return tt_high_multiply(tt_shift_left(acc, shift), multiplier);
+    }
+    const int32_t n = shift < -31 ? 31 : -shift;
+    return ((tt_high_floor(acc, multiplier) >> (n - 1)) + 1) >> 1;
 }
 
 /* value * multiplier * 2^exponent through 64 bits, rounded half up, saturated. */

@@ -280,6 +280,25 @@ static inline TT_ALWAYS tt_i32x4 tt_requantise8_above_x4(
     return tt_saturate8_x4(tt_above_x4(tt_requantise_x4(sum, multiplier, shift), sum), zero, low, high);
 }
 
+/* tt_requantise8_once; -31 <= shift <= 31. A vector's rounding shift rounds half up. */
+static inline TT_ALWAYS tt_i32x4 tt_requantise8_once_x4(tt_i32x4 acc, tt_i32x4 bias, tt_i32x4 multiplier, tt_i32x4 shift,
+    int32_t zero, int32_t low, int32_t high, bool above)
+{
+    const tt_i32x4 sum = tt_add_x4(acc, bias);
+#if TT_HAS_MVE
+    const tt_i32x4 none = tt_all(0), lifted = vqshlq_s32(sum, vmaxq_s32(shift, none));
+    const tt_i32x4 product = vpselq_s32(
+        vqdmulhq_s32(lifted, multiplier), vqrdmulhq_s32(lifted, multiplier), vcmpltq_n_s32(shift, 0));
+    const tt_i32x4 y = vrshlq_s32(product, vminq_s32(shift, none));
+#else
+    tt_i32x4 y;
+    for (int32_t i = 0; i < 4; i++) {
+        y[i] = tt_requantise_once(sum[i], multiplier[i], shift[i]);
+    }
+#endif
+    return tt_saturate8_x4(above ? tt_above_x4(y, sum) : y, zero, low, high);
+}
+
 /* -1 where a clamp to [low, high] let an int8 pass, else 0. */
 static inline tt_i32x4 tt_passes_x4(tt_i32x4 value, int32_t low, int32_t high)
 {

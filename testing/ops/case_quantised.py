@@ -112,7 +112,7 @@ def _weight_shape(geometry: Geometry) -> tuple[int, ...]:
     return (out, *attrs.kernel, shape[3] // attrs.groups)
 
 
-def qconv(rng: Rng, geometry: Geometry, kind: int) -> Case:
+def qconv(rng: Rng, geometry: Geometry, kind: int, once: bool = False) -> Case:
     shape, out, conv = geometry
     taps = int(np.prod(_weight_shape(geometry)[1:]))
     low, high = bounds(rng)
@@ -120,7 +120,8 @@ def qconv(rng: Rng, geometry: Geometry, kind: int) -> Case:
     if rng.random() < 0.5:
         shift = np.minimum(shift, np.int8(-1))
     down = bool(((shift < 0) & (multiplier != 0)).all())
-    attrs = QConvAttrs(replace(conv, bias=True), zero_point(rng, kind), zero_point(rng, kind), low, high, down)
+    zeros = zero_point(rng, kind), zero_point(rng, kind)
+    attrs = QConvAttrs(replace(conv, bias=True), *zeros, low, high, down, once=once)
     w = weight_parts(bytes_of(rng, _weight_shape(geometry), kind), conv.split, 3)
     bias = words(rng, (out,), kind, 2000)
     return make("QConv", (bytes_of(rng, shape, kind), *w, bias, multiplier, shift), attrs, images=(0,))
@@ -235,9 +236,17 @@ def _spread(index: int) -> tuple[Geometry, int]:
     return GEOMETRIES[place], 0 if round_ == 0 else 1 + place % (KINDS - 1)
 
 
+def rounds_once(geometry: Geometry, index: int) -> bool:
+    """Tell whether a case is a dense layer: a product of one pixel, and the second case of every other product."""
+    shape, _, conv = geometry
+    product = conv.kernel == conv.strides == (1, 1) and conv.groups == 1
+    return product and (shape[1:3] == (1, 1) or index >= len(GEOMETRIES))
+
+
 @generator("QConv", REPEATS * len(GEOMETRIES))
 def _qconv(rng: Rng, index: int) -> Case:
-    return of_relu(qconv(rng, *_spread(index)), index % 3 == 1)
+    geometry, kind = _spread(index)
+    return of_relu(qconv(rng, geometry, kind, rounds_once(geometry, index)), index % 3 == 1)
 
 
 @generator("QConvGradInput", REPEATS * len(GEOMETRIES))

@@ -126,7 +126,8 @@ HEAD = f"""
 """
 Q_HEAD = """
     y.Reshape = Reshape(x) {shape=(1, 1, 1, 4)}
-    y.QConv = QConv(y.Reshape; w; w.b; *0.02) {conv=(kernel=(1, 1), bias=True), x_zero=5, y_zero=0, shifts_down=True}
+    y.QConv = QConv(y.Reshape; w; w.b; *0.02) {conv=(kernel=(1, 1), bias=True), x_zero=5, y_zero=0, shifts_down=True,
+        once=True}
     y.Reshape.2 = Reshape(y.QConv) {shape=(1, 3)}
 """
 """A dense layer is a 1x1 convolution whose pixels are the rows."""

@@ -105,6 +105,7 @@ def test_what_nobody_measured_is_null() -> None:
         "saturations": None,
         "max_error": None,
         "file": None,
+        "litert": None,
         "derivative": None,
     }
 

@@ -50,6 +50,31 @@ def _requantise(name: str, zero: int, low: int, high: int, down: bool, above: bo
     return Helper(name, body, ranges, _requantised(zero, low, high, above))
 
 
+SUM_14, FEW = between(-(1 << 14), 1 << 14), between(-9, 1, -1, 0)
+"""Sums and shifts of results that a byte holds, often beside a half: there a second rounding is seen."""
+
+
+def _once(acc: Any, multiplier: Any, shift: Any) -> Sequence[Any]:
+    return (fx.requantise_once(acc, multiplier, shift),)
+
+
+def _once_wide(acc: Any, bias: Any, multiplier: Any, shift: Any) -> Sequence[Any]:
+    return (np.clip(fx.requantise_once(fx.saturate(acc + bias), multiplier, shift) + 12, -128, 127),)
+
+
+ONCE_WIDE = "y0 = tt_requantise8_once(a0, a1, tt_factor(a2), tt_down(a2, a3), 12, -128, 127, false);"
+
+
+def _requantise_once(name: str, zero: int, low: int, high: int, above: bool = False) -> Helper:
+    def twin(acc: Any, bias: Any, multiplier: Any, shift: Any) -> Sequence[Any]:
+        scaled = fx.requantise_once(fx.saturate(acc + bias), multiplier, shift)
+        return (np.clip((fx.above(scaled, acc + bias) if above else scaled) + zero, low, high),)
+
+    numbers = f"{zero}, {low}, {high}, {str(above).lower()}"
+    body = f"y0 = tt_requantise8_once(a0, a1, tt_factor(a2), tt_down(a2, a3), {numbers});"
+    return Helper(name, body, (SUM_14, SUM_14, FACTOR, FEW), twin)
+
+
 def _halved_above(value: Any) -> Sequence[Any]:
     return (fx.above(fx.shift_right(value, 8), value),)
 
@@ -267,6 +292,11 @@ DSP_HELPERS = (
     _requantise("requantise8_bounds", 37, -5, 60, down=True),
     _requantise("requantise8_from", 37, -5, 127, down=True),
     _requantise("requantise8_to", -37, -128, 60, down=True),
+    Helper("requantise_once", "y0 = tt_requantise_once(a0, a1, a2);", (WORD, FACTOR, SHIFT), _once),
+    _requantise_once("requantise8_once", -5, -128, 127),
+    _requantise_once("requantise8_once_bounds", 37, -5, 60),
+    _requantise_once("requantise8_once_above", -128, -128, 127, above=True),
+    Helper("requantise8_once_wide", ONCE_WIDE, (WORD, WORD, FACTOR, SHIFT), _once_wide),
     _requantise("requantise8_above", -128, -128, 127, down=False, above=True),
     _requantise("requantise8_above_to", -5, -5, 60, down=False, above=True),
     _requantise("requantise8_kept_above", -128, -128, 127, down=True, above=True),

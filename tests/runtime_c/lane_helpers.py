@@ -130,6 +130,21 @@ def _requantised(down: bool, above: bool = False) -> Helper:
     return _each(f"requantise8{how}", call, (WORD, WORD, multiplier, shift), twin, narrow=True)
 
 
+def _requantised_once(above: bool) -> Helper:
+    """Sums are those of results that a byte holds, often beside a half: there a second rounding is seen."""
+
+    def twin(acc: Any, bias: Any, factor: Any, bits: Any) -> Any:
+        scaled = fx.requantise_once(acc + bias, factor, bits)
+        return np.clip((fx.above(scaled, acc + bias) if above else scaled) - 7, -100, 90)
+
+    numbers = f"-7, -100, 90, {str(above).lower()}"
+    call = f"tt_requantise8_once_x4(LANES >> 17, tt_all(a1), tt_all(a2), tt_all(a3), {numbers})"
+    ranges = (WORD, between(-(1 << 13), 1 << 13), FACTOR, between(-9, 1, -1, 0))
+    return _each(
+        f"requantise8_once{'_above' if above else ''}", call, ranges, lambda v, *of: twin(v >> 17, *of), narrow=True
+    )
+
+
 def _moved_bias(bias: Any, summed: Any, multiplier: Any, exponent: Any) -> Any:
     return fx.saturate(bias - fx.scaled(summed, multiplier, exponent))
 
@@ -167,6 +182,8 @@ LANE_HELPERS = (
     _requantised(down=False),
     _requantised(down=True, above=True),
     _requantised(down=False, above=True),
+    _requantised_once(above=False),
+    _requantised_once(above=True),
     _each("halve_above", "tt_halve_above_x4(LANES, 8)", (WORD,), lambda v: fx.above(fx.shift_right(v, 8), v)),
     Helper("bits_x4", WHOLE.format("tt_bits_x4(a0)"), (WORD,), lambda w: [-((w >> i) & 1) for i in range(4)], 4),
     Helper(

@@ -241,6 +241,16 @@ MUTATIONS = (
         "tt_above_x4(tt_requantise_x4(sum, multiplier, shift), sum)",
         "tt_requantise_x4(sum, multiplier, shift)",
     ),
+    (
+        "requantise8_once",
+        "tt_requantise_once(sum, tt_multiplier(factor), -down)",
+        "tt_requantise(sum, tt_multiplier(factor), -down)",
+    ),
+    (
+        "requantise8_once_x4",
+        "tt_requantise_once(sum[i], multiplier[i], shift[i])",
+        "tt_requantise(sum[i], multiplier[i], shift[i])",
+    ),
     ("dot8_x4_27", "*sum_2 += a[k] * b2[k];", "*sum_2 += a[k] * b1[k];"),
     ("requantise8_kept", "tt_add(acc, bias), tt_multiplier(factor)", "acc + bias, tt_multiplier(factor)"),
 )

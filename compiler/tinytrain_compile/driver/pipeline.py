@@ -23,6 +23,7 @@ from tinytrain_compile.driver.code.generate import generate
 from tinytrain_compile.driver.code.verified import SWITCHED_OFF, verified
 from tinytrain_compile.driver.derivative import check_derivative
 from tinytrain_compile.driver.file_check.check import check_file
+from tinytrain_compile.driver.file_check.litert import check_litert
 from tinytrain_compile.driver.progress import Counting, Progress, silent
 from tinytrain_compile.driver.search.board import (
     buffers_of,
@@ -200,6 +201,8 @@ def _write(planned: _Planned, progress: Progress) -> Project:
     compared = options.verify != "none"
     graph = floats if options.quant == "int8" else model.graph
     agreed = check_file(model, graph, step, samples, options) if compared else None
+    litert = check_litert(model, graph, step, samples, options) if compared else None
+    summary = summary if litert is None else summary.with_fact(litert)
     progress("comparing a training step with the derivative of the file", 0.15)
     if options.data is not None or options.calib is not None:
         candidate, summary = _on_data(candidate, summary, model, floats, options)

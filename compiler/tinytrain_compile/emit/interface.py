@@ -81,6 +81,7 @@ def input_data(train: TrainGraph, plan: MemoryPlan, sequencer: Sequencer) -> dic
         "input_quant": image.quant if image.dtype == "int8" else None,
         "input_zero_more": 0,
         "input_shape": "x".join(map(str, image.shape)),
+        "stored_output": train.stored_output,
         "output_shape": "x".join(map(str, train.of_one(train.graph.outputs[0]))),
     }
 

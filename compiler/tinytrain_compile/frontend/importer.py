@@ -15,7 +15,16 @@ from tinytrain_compile.frontend.derived import define_folded, import_computed, i
 from tinytrain_compile.frontend.exporters.names import known_names
 from tinytrain_compile.frontend.exporters.remarks import named
 from tinytrain_compile.frontend.file.folding import FOLDABLE, NEVER_FOLDED
-from tinytrain_compile.frontend.file.model import INDICES, Links, OnnxInput, OnnxModel, OnnxNode, Refused, reachable
+from tinytrain_compile.frontend.file.model import (
+    INDICES,
+    OUTPUT_TYPE,
+    Links,
+    OnnxInput,
+    OnnxModel,
+    OnnxNode,
+    Refused,
+    reachable,
+)
 from tinytrain_compile.frontend.graph.context import ImportContext
 from tinytrain_compile.frontend.graph.entries import (
     Order,
@@ -40,7 +49,7 @@ from tinytrain_compile.frontend.weights.parameters import (
 )
 from tinytrain_compile.ir.graph import check_graph
 from tinytrain_compile.ir.imported import DataInput, FileTensor, FileTraining, ImportedModel, WholeNumbers
-from tinytrain_compile.ir.types import Graph, Value
+from tinytrain_compile.ir.types import FileFormat, Graph, Value
 from tinytrain_compile.ops import infer
 
 if TYPE_CHECKING:
@@ -341,7 +350,15 @@ def _finish(ctx: ImportContext, loss: FileLoss | None, data: tuple[DataInput, ..
         fresh=tuple(ctx.file_numbers(name) for name in ctx.model.fresh if ctx.has(name)),
         copies=ctx.model.copies,
         requantised=frozenset(s.stored.name for s in ctx.model.quantisation.constants.values() if s.leaves_int8),
+        stored_output=_stored_output(ctx.model, graph.outputs[0]),
     )
+
+
+def _stored_output(model: OnnxModel, output: Value) -> FileFormat | None:
+    kind = next((entry.value for entry in model.proto.metadata_props if entry.key == OUTPUT_TYPE), "")
+    if output.quant is None or kind not in ("int8", "uint8"):
+        return None
+    return FileFormat(kind, output.quant.scale[0], output.quant.zero + (128 if kind == "uint8" else 0))
 
 
 def _maker(ctx: ImportContext, tensor: str) -> OnnxNode:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tinytrain_compile.ir.types import Array, Graph, Node, Value
+from tinytrain_compile.ir.types import Array, FileFormat, Graph, Node, Value
 
 LossKind = Literal["nll", "softmax-ce", "mse", "bce", "written"]
 LossJoin = Literal["mean", "sum", "other"]
@@ -244,6 +244,7 @@ class ImportedModel:
     training: defined by the file itself, if it does so.
     whole: the numbers of an input that is integers in the file and float32 in the graph.
     more: data inputs besides the first, in the order of the file.
+    stored_output: of the first output, if the file ends in integers (.tflite).
     sources: parameter -> the numbers of the file that it holds. fresh: tensors that --classes has replaced.
     copies: initializers that the graph computes from another one, which may be trained.
     requantised: integer initializers that get other scales here, because their numbers do not fit int8.
@@ -270,6 +271,7 @@ class ImportedModel:
     copies: Mapping[str, Copy] = field(default_factory=dict[str, Copy])
     requantised: frozenset[str] = frozenset()
     more: tuple[DataInput, ...] = ()
+    stored_output: FileFormat | None = None
 
     @property
     def data(self) -> tuple[DataInput, ...]:

@@ -12,7 +12,7 @@ from tinytrain_compile.ir.activations import KeptActivation, LowRank
 from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.choice import ChannelChoice
 from tinytrain_compile.ir.loss_terms import MEAN_OF_SAMPLES, LossTerms
-from tinytrain_compile.ir.types import Array, Graph, Node, Quant, Value
+from tinytrain_compile.ir.types import Array, FileFormat, Graph, Node, Quant, Value
 
 # ---- sparse -> training ---------------------------------------------------------------------------------------------
 
@@ -129,6 +129,7 @@ class TrainGraph:
     windows: for `--listen only`, whose input is what m_hear holds of a window: the same step on the window. None: it
     takes the model's own inputs.
     choice: channels that the device chooses; None if there are none.
+    stored_output: integers that the file has in place of the output's real numbers; None: it ends in real numbers.
     """
 
     graph: Graph
@@ -157,6 +158,7 @@ class TrainGraph:
     reads_state_of: TrainGraph | None = None
     windows: TrainGraph | None = None
     choice: ChannelChoice | None = None
+    stored_output: FileFormat | None = None
 
     @property
     def data(self) -> tuple[Value, ...]:

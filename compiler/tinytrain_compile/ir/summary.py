@@ -78,6 +78,25 @@ class FileAgreement:
 
 
 @dataclass(frozen=True)
+class LiteRtAgreement:
+    """Agreement of LiteRT, which runs a .tflite file, with the numpy reference, rounded plainly.
+
+    samples: number run; tensors: number compared. steps, equal_bytes: largest distance of stored tensors in steps of
+    their formats, and the share of equal integers; None for a float32 file. output: largest distance between LiteRT's
+    output and that of the device before training, in real numbers; step: of the output's format. skipped: why nothing
+    was compared.
+    """
+
+    samples: int = 0
+    tensors: int = 0
+    steps: float | None = None
+    equal_bytes: float | None = None
+    output: float = 0.0
+    step: float | None = None
+    skipped: str = ""
+
+
+@dataclass(frozen=True)
 class DerivativeAgreement:
     """Agreement of one training step of the numpy reference with central differences of the model file's loss.
 

@@ -52,6 +52,15 @@ class Quant:
 
 
 @dataclass(frozen=True, slots=True)
+class FileFormat:
+    """Integers that a file stores for a tensor: real = (integer - zero) * scale; dtype: int8 or uint8."""
+
+    dtype: str
+    scale: float
+    zero: int
+
+
+@dataclass(frozen=True, slots=True)
 class Value:
     """One tensor. `name` is unique in its graph; `origin` is its ONNX name, known to the user.
 

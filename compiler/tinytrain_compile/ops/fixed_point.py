@@ -90,6 +90,14 @@ def requantise(acc: Any, multiplier: Any, exponent: Any) -> Ints:
     return np.where(e < 0, shift_right(product, np.maximum(-e, 0)), product)
 
 
+def requantise_once(acc: Any, multiplier: Any, exponent: Any) -> Ints:
+    """Return `requantise` with one rounding, half up: acc times the factor, to the nearest."""
+    e = np.asarray(exponent, np.int64)
+    lifted = np.where(e > 0, shift_left(acc, np.maximum(e, 0)), np.asarray(acc, np.int64))
+    down = np.int64(31) - np.clip(e, -31, 0)
+    return (lifted * np.asarray(multiplier, np.int64) + (np.int64(1) << (down - 1))) >> down
+
+
 def above(values: Any, sums: Any) -> Ints:
     """Return rounded sums, but 1 for a positive sum that became 0, which a mask must not take for one stopped by a
     ReLU."""

@@ -121,7 +121,7 @@ class Forward:
         assert form is not None
         return form
 
-    def _layer(self, node: Node, conv: ConvAttrs, clamp: Clamped, x: Act) -> Value:
+    def _layer(self, node: Node, conv: ConvAttrs, clamp: Clamped, x: Act, once: bool = False) -> Value:
         layer = self._integers(node, conv, x)
         self.layers[node.outputs[0].name] = layer
         factors = layer.accumulator_scale / clamp.quant.scale[0]
@@ -130,7 +130,7 @@ class Forward:
         else:
             multiplier, shift, _ = self._r.factors(node.name, factors, layer.tables)
             down = False  # shifts grow
-        attrs = QConvAttrs(replace(conv, bias=True), x.quant.zero, *clamp.bounds, down, clamp.above)
+        attrs = QConvAttrs(replace(conv, bias=True), x.quant.zero, *clamp.bounds, down, clamp.above, once)
         return self._r.emit("QConv", (x.value, *layer.parts, layer.bias, multiplier, shift), attrs, node)
 
     def _dense(self, node: Node, attrs: GemmAttrs, clamp: Clamped) -> Value:
@@ -138,7 +138,7 @@ class Forward:
         x = self._act(node, "x")
         image = self._r.as_image(x.value, node)
         conv = ConvAttrs((1, 1), bias=attrs.bias, split=attrs.split)
-        y = self._layer(node, conv, clamp, Act(image, x.quant))
+        y = self._layer(node, conv, clamp, Act(image, x.quant), once=True)
         return self._r.emit("Reshape", (y,), ReshapeAttrs(node.outputs[0].shape), node)
 
     def _integers(self, node: Node, conv: ConvAttrs, x: Act) -> IntegerLayer:

@@ -35,9 +35,10 @@ def verdict(verify: VerifyReport) -> str:
 
 def check_rows(summary: Summary, width: int) -> Iterator[Row]:
     """Yield a row for each comparison, then losses, what was not compared, and saturated weights."""
-    texts = [*_derivative(summary), *losses_texts(summary), *summary.verify.left_out, *saturation_texts(summary)]
+    left_out = [*remarks_of("litert", summary), *summary.verify.left_out]
+    texts = [*_derivative(summary), *losses_texts(summary), *left_out, *saturation_texts(summary)]
     if summary.verify.comparisons:
-        yield from _table([*summary.verify.comparisons, *_step(summary)], width)
+        yield from _table([*_litert(summary), *summary.verify.comparisons, *_step(summary)], width)
     else:
         mark = "" if summary.verify.result == "skipped" else f"   {VERDICTS[summary.verify.result]}"
         yield row("checks", [f"{printable(_message(summary.verify))}{mark}"], width)
@@ -65,6 +66,12 @@ def _table(comparisons: Sequence[Comparison], width: int) -> Iterator[Row]:
             yield row(key, [side, f"{GAP}{close}{GAP}{OK}"], width, " " * room)
         else:
             yield row(key, [f"{pad(side, left)}{GAP}{pad(close, right)}{GAP}{OK}"], width)
+
+
+def _litert(summary: Summary) -> list[Comparison]:
+    """Return the comparisons of a .tflite file's tensors and outputs; nothing if LiteRT has not run it."""
+    sides = (("LiteRT", "numpy reference"), ("outputs by LiteRT", "by the device"))
+    return [Comparison(*side, found) for side, found in zip(sides, pieces_of("litert", summary), strict=False)]
 
 
 def _step(summary: Summary) -> list[Comparison]:

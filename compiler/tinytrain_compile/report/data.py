@@ -220,6 +220,7 @@ def _verify(summary: Summary) -> dict[str, Any]:
         "saturations": None if report.saturations is None else asdict(report.saturations),
         "max_error": None if report.max_error is None else _number(report.max_error),
         "file": None if report.file is None else _file(report.file),
+        "litert": json_of("litert", summary),
         "derivative": json_of("derivative", summary),
     }
 

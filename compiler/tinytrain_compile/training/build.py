@@ -78,6 +78,7 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
         trained={target.name: trained[target] for target, _ in found},
         low_rank=tuple(kept),
         choice=choice,
+        stored_output=imported.stored_output,
     )
     check_graph(result.graph, infer)
     return result

@@ -18,6 +18,7 @@ from tinytrain_compile.files.user_file import Table, TableKind, read_table, read
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import External, Node
 from tinytrain_compile.ops.external import EXTERNAL_FORMS, external_form
+from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.int8.pointwise import plainly_rounded
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.target.model import Features, Target
@@ -108,7 +109,11 @@ def functions_of(nodes: Iterable[Node]) -> tuple[str, ...]:
 
 def _assigned(node: Node, entries: Iterable[KernelEntry]) -> Node:
     entry = next((entry for entry in entries if entry.takes(node)), None)
-    return node if entry is None else replace(plainly_rounded(node), external=entry.external(node))
+    if entry is None:
+        return node
+    plain = plainly_rounded(node)
+    attrs = replace(plain.attrs, once=False) if isinstance(plain.attrs, QConvAttrs) else plain.attrs
+    return replace(plain, attrs=attrs, external=entry.external(node))  # such kernels round as CMSIS-NN does: twice
 
 
 @contextmanager

@@ -71,6 +71,7 @@ def inference_of(train: TrainGraph, one: TrainGraph) -> TrainGraph:
         identity=train.identity,
         trained={name: _without_fraction(part, read) for name, part in train.trained.items() if name in read},
         reads_state_of=train,
+        stored_output=train.stored_output,
     )
 
 

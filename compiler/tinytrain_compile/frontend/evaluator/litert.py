@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,22 @@ def is_tflite(path: Path) -> bool:
         return file.read(8)[4:] == TFLITE
 
 
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """A tensor of LiteRT's in the axes of the file: real = (array - zero) scale; scale 0: array is real."""
+
+    array: Array
+    scale: float
+    zero: int
+
+    @property
+    def real(self) -> Array:
+        """Its real numbers, float32."""
+        if not self.scale:
+            return self.array
+        return ((self.array.astype(np.float64) - self.zero) * self.scale).astype(np.float32)
+
+
 class LiteRtFile:
     """Runs the samples of a file. output: the name of the one that counts."""
 
@@ -32,6 +49,7 @@ class LiteRtFile:
             self._runner: Any = litert.Interpreter(
                 model_content=path.read_bytes(),
                 experimental_op_resolver_type=litert.OpResolverType.BUILTIN_REF,
+                experimental_preserve_all_tensors=True,
                 num_threads=1,
             )
             self._runner.allocate_tensors()
@@ -47,15 +65,42 @@ class LiteRtFile:
 
         A window is heard step by step: its last step gives the output, and nothing before the window counts.
         """
+        for _ in self._run(given):
+            pass
+        return self._tensor(self._output).real
+
+    def tensors(self, given: Mapping[str, Array]) -> list[dict[str, Stored]]:
+        """Return all tensors of eight bits or float32 by name, in each step of a sample (`output`)."""
+        details = [one for one in self._runner.get_tensor_details() if _is_compared(one)]
+        return [{one["name"]: held for one in details if (held := self._held(one))} for _ in self._run(given)]
+
+    def last(self) -> Stored:
+        """Return the output of the last step that was run."""
+        return self._tensor(self._output)
+
+    def _run(self, given: Mapping[str, Array]) -> Iterator[None]:
         stored = [_stored(array, one) for array, one in zip(given.values(), self._inputs, strict=True)]
         parts = [_steps(array, tuple(one["shape"])) for array, one in zip(stored, self._inputs, strict=True)]
         for step in zip(*parts, strict=True):
             for one, array in zip(self._inputs, step, strict=True):
                 self._runner.set_tensor(one["index"], array)
             self._runner.invoke()
-        made: Array = self._runner.get_tensor(self._output["index"])
-        scale, zero = self._output["quantization"]
-        return ((made.astype(np.float64) - zero) * float(np.float32(scale))).astype(np.float32) if scale else made
+            yield
+
+    def _tensor(self, detail: Mapping[str, Any]) -> Stored:
+        scale, zero = detail["quantization"]
+        return Stored(self._runner.get_tensor(detail["index"]), float(np.float32(scale)), int(zero))
+
+    def _held(self, detail: Mapping[str, Any]) -> Stored | None:
+        try:
+            return self._tensor(detail)
+        except ValueError:  # nothing was allocated for it
+            return None
+
+
+def _is_compared(detail: Mapping[str, Any]) -> bool:
+    kind = np.dtype(detail["dtype"]).name
+    return kind == "float32" or (kind in ("int8", "uint8") and bool(detail["quantization"][0]))
 
 
 def _stored(real: Array, detail: Mapping[str, Any]) -> Array:

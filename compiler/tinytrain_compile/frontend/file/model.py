@@ -26,6 +26,8 @@ LEARNED = "ai.onnx.ml"
 """The domain of classical machine learning."""
 LITERT = "LiteRT"
 """Producer of models that are made of .tflite files."""
+OUTPUT_TYPE = "output type"
+"""Entry of such a model's metadata: the type that the file stores its first output in."""
 
 
 @dataclass(eq=False)

@@ -14,7 +14,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend.file.model import LITERT, Refused
+from tinytrain_compile.frontend.file.model import LITERT, OUTPUT_TYPE, Refused
 from tinytrain_compile.frontend.file.protobuf import free_name
 from tinytrain_compile.frontend.tflite.file import ABSENT, Operator, Scales, Subgraph, Tensor
 from tinytrain_compile.ir.types import Array
@@ -211,7 +211,9 @@ class Translation:
         inputs = [self._value(k) for k in dict.fromkeys(self.graph.inputs)]
         graph = helper.make_graph(self._nodes, name, inputs, [self._value(k) for k in outputs], held)
         opset = helper.make_opsetid("", OPSET)
-        return helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION, producer_name=LITERT)
+        made = helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION, producer_name=LITERT)
+        helper.set_model_props(made, {OUTPUT_TYPE: self.tensor(outputs[0]).kind})
+        return made
 
     def _value(self, k: int) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(self.tensor(k).name, onnx.TensorProto.FLOAT, self.tensor(k).shape)

@@ -26,6 +26,7 @@ OPERANDS = {
     "tt_requantise8_above_x4": "vvvvsss",
     "tt_requantise8_down_above_x4": "vvvvsss",
     "tt_requantise8_down_x4": "vvvvsss",
+    "tt_requantise8_once_x4": "vvvvssss",
     "tt_requantise8_x4": "vvvvsss",
     "tt_rescaled_error_x4": "vvvvs",
     "tt_saturate8_x4": "vsss",

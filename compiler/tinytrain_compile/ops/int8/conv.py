@@ -60,6 +60,7 @@ class QConvAttrs(Attrs):
 
     shifts_down: all shifts are in -31..-1 (factors below 1/2) and no factor is 0, which shortens the kernel.
     above: a positive sum is stored above y_zero, even if it rounds to y_zero (the mask of a ReLU depends on it).
+    once: a dense layer, whose sums are rounded once, as LiteRT does; those of convolutions are rounded twice.
     """
 
     conv: ConvAttrs
@@ -69,6 +70,7 @@ class QConvAttrs(Attrs):
     high: int = 127
     shifts_down: bool = False
     above: bool = False
+    once: bool = False
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,8 @@ def _qconv_infer(inputs: tuple[Value, ...], attrs: QConvAttrs) -> tuple[TensorTy
 def _qconv(arrays: tuple[Array, ...], attrs: QConvAttrs) -> tuple[Array, ...]:
     o = named("QConv", arrays, attrs)
     acc = integer_conv(o["x"].astype(np.int64) - attrs.x_zero, o.several(*WEIGHT), attrs.conv) + o["bias"]
-    y = fx.requantise(fx.saturate(acc), o["multiplier"], o["shift"])
+    rounded = fx.requantise_once if attrs.once else fx.requantise
+    y = rounded(fx.saturate(acc), o["multiplier"], o["shift"])
     y = fx.above(y, acc) if attrs.above else y
     return (np.clip(y + attrs.y_zero, attrs.low, attrs.high).astype(np.int8),)
 

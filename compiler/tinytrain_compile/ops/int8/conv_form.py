@@ -180,7 +180,7 @@ def forward_dense(node: Node) -> DenseTiles:
 def short_ends(node: Node) -> bool:
     """Tell whether a helper finishes all sums of a tile of a QConv: they shift down, and are clamped to int8 only."""
     attrs: Any = node.attrs
-    return attrs.shifts_down and not attrs.above and (attrs.low, attrs.high) == (-128, 127)
+    return attrs.shifts_down and not attrs.above and not attrs.once and (attrs.low, attrs.high) == (-128, 127)
 
 
 def forward_lines(node: Node) -> LineTiles | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-from tinytrain_compile.ir.summary import Agreement, BoardUse, OfferedKernels, Summary
+from tinytrain_compile.ir.summary import Agreement, BoardUse, LiteRtAgreement, OfferedKernels, Summary
 
 ROWS: Mapping[str, tuple[str, Callable[[Summary], object]]] = {
     "agreement": ("agreement", lambda s: s.fact(Agreement)),
@@ -19,6 +19,7 @@ ROWS: Mapping[str, tuple[str, Callable[[Summary], object]]] = {
     "external": ("external", lambda s: s.fact(OfferedKernels)),
     "float32": ("formats", lambda s: s.train.integer),
     "kernels": ("kernels", lambda s: s.verify.counts),
+    "litert": ("litert", lambda s: s.fact(LiteRtAgreement)),
     "low_rank": ("low_rank", lambda s: s.train.low_rank),
     "paging": ("smaller_arena", lambda s: s.plan.paging),
     "pareto": ("pareto", lambda s: s.choice and s.choice.pareto),

@@ -89,7 +89,7 @@ def dense_forward(node: Node, context: KernelContext) -> KernelSpec | None:
     if one_by_one or op_def(node.op).scratch(node) < scratch_bytes:
         return None
     scratch = tirx.decl_buffer((inputs,), "int16", "wide")
-    numbers = (attrs.y_zero, attrs.low, attrs.high, int(attrs.shifts_down), int(attrs.above))
+    numbers = (attrs.y_zero, attrs.low, attrs.high, int(attrs.shifts_down), int(attrs.above), int(attrs.once))
 
     def body(y: Buffer, given: Sequence[Buffer]) -> Stmt:
         x, w, *ends = map(first, given)

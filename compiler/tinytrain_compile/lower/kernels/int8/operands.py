@@ -117,6 +117,12 @@ def kept_numbers(
     return lambda c: [stage[c, place] for place in range(count)], [stage]
 
 
+def end_numbers(attrs: QConvAttrs) -> list[Expr]:
+    """Return the last arguments of the helper that ends sums: zero point, bounds, and `above` if it is an argument."""
+    numbers = [attrs.y_zero, attrs.low, attrs.high, *([int(attrs.above)] if attrs.once else [])]
+    return [i32(number) for number in numbers]
+
+
 def requantised_end(node: Node, operands: Sequence[te.Tensor]) -> tuple[Finish, list[te.Tensor]]:
     """Return (sum, indices -> int8, the stage with the numbers of all channels); operands: bias, multiplier, shift."""
     attrs, (bias, multiplier, shift) = attrs_of(node, QConvAttrs), operands
@@ -129,11 +135,15 @@ def requantised_end(node: Node, operands: Sequence[te.Tensor]) -> tuple[Finish, 
         factor, stages = kept_factors(multiplier, lambda o: i32(shift[o]), kept, bias)
     else:
         factor, stages = kept_numbers(bias.shape[0], down) if kept else (down, list[te.Tensor]())
-    end = f"tt_requantise8{'_kept' if attrs.shifts_down else ''}{'_above' if attrs.above else ''}"
+    end, numbers = (
+        f"tt_requantise8{'_kept' if attrs.shifts_down else ''}{'_above' if attrs.above else ''}",
+        end_numbers(attrs),
+    )
+    if attrs.once:
+        end = "tt_requantise8_once"
 
     def finish(acc: Expr, *index: Expr) -> Expr:
-        limits = (i32(attrs.y_zero), i32(attrs.low), i32(attrs.high))
-        return call_int(end, acc, *factor(index[-1]), *limits, dtype="int8")
+        return call_int(end, acc, *factor(index[-1]), *numbers, dtype="int8")
 
     return finish, stages
 

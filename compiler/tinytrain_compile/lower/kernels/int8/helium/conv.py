@@ -43,7 +43,7 @@ from tinytrain_compile.lower.kernels.int8.helium.product import (
 )
 from tinytrain_compile.lower.kernels.int8.helium.windows import band_depthwise, band_gradient, image_of
 from tinytrain_compile.lower.kernels.int8.lane_sums import lane_sums, patch_lanes
-from tinytrain_compile.lower.kernels.int8.operands import Centred, Keep, kept_here, mask_operand
+from tinytrain_compile.lower.kernels.int8.operands import Centred, Keep, end_numbers, kept_here, mask_operand
 from tinytrain_compile.lower.kernels.int8.steps import kept_steps
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
 from tinytrain_compile.ops import op_def
@@ -153,10 +153,12 @@ def requantised(attrs: QConvAttrs, operands: list[te.Tensor], clamp: str) -> tup
     else:
         kept.append(kept_lanes(shift, "kept_shift", lambda c: near(clamp, i32(shift[c]))))
     helper = f"tt_requantise8{'_down' if attrs.shifts_down else ''}{'_above' if attrs.above else ''}_x4"
+    if attrs.once:
+        helper = "tt_requantise8_once_x4"
 
     def finish(acc: Expr, *index: Expr) -> Expr:
         factors = [table[index[-1]] for table in kept]
-        return call_int(helper, acc, *factors, i32(attrs.y_zero), i32(attrs.low), i32(attrs.high), dtype="int8")
+        return call_int(helper, acc, *factors, *end_numbers(attrs), dtype="int8")
 
     return kept, finish
 
