@@ -49,6 +49,7 @@ BUILDS = (
         {"batch": 4, "features": "on"},
     ),
     Build("`--slices on`", "A step in short parts ([slices.md](slices.md)).", {"slices": "on"}),
+    Build("`--slices infer`", "And an inference between them, in memory of its own.", {"slices": "infer"}),
     Build(
         "`--input-lines`",
         "An image that arrives row by row ([streams.md](streams.md#an-image-that-comes-line-by-line)). The functions"

@@ -271,7 +271,8 @@ class MemoryPlan:
     lower_bound_bytes: max over steps of live bytes for this order (header, state and alignment padding included).
     order_proven / placement_proven: whether a smaller peak / arena is proven impossible (for this order).
     remat: second runs; None if there are none. streams: layers computed row by row, likewise. inference: of one sample,
-    if a step takes several. listening: inference on a stream, for `--listen on`.
+    if a step takes several. listening: inference on a stream (`--listen`). open: inference
+    while a step is open (`--slices infer`).
     """
 
     order: tuple[Node, ...]
@@ -290,6 +291,7 @@ class MemoryPlan:
     inference: Inference | None = None
     streams: Streaming | None = None
     listening: Listening | None = None
+    open: Inference | None = None
 
     @property
     def all_nodes(self) -> tuple[Node, ...]:
@@ -298,8 +300,8 @@ class MemoryPlan:
 
     @property
     def beside(self) -> tuple[Inference, ...]:
-        """Return the forward passes beside the step: of one sample, and of a stream."""
-        return tuple(each for each in (self.inference, self.listening) if each is not None)
+        """Return the forward passes beside the step: of one sample, of a stream, and while a step is open."""
+        return tuple(each for each in (self.inference, self.listening, self.open) if each is not None)
 
     @property
     def extra_ps(self) -> int:
@@ -459,6 +461,7 @@ class Interface:
     input_rows: int = 0  # of an image that comes row by row; 0: it is passed whole
     feature_bytes: int = 0  # written by m_features; 0: the step is not cut
     hear_rows: int = 0  # rows that m_hear takes in a call; 0: there is none
+    infers_open: bool = False  # whether there is m_infer_open
     window: InputSlot | None = None  # that m_hear takes row by row, if the input is not a sample but features of one
     trains: bool = True  # False: the project only infers, and loads checkpoints
     chooses: bool = False  # whether channels are chosen on the device

@@ -100,10 +100,10 @@ class CompileOptions:
         "on: split the step after the frozen part, so that later epochs compute only the trained part "
         "(docs/training-loop.md).",
     )
-    slices: Literal["off", "on"] = _output(
+    slices: Literal["off", "on", "infer"] = _output(
         "off",
-        "on: add calls that compute a step in short slices, so that your firmware can run between them "
-        "(docs/slices.md).",
+        "on: add calls that compute a step in short slices, so that your firmware can run between them. infer: also "
+        "m_infer_open, an inference between slices, in RAM of its own (docs/slices.md).",
     )
     listen: int | Literal["off", "on", "only"] = _output(
         "off",

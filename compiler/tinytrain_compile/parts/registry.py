@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 PARTS: Mapping[str, Callable[[CompileOptions, TrainGraph | None], bool]] = {
     "choice": lambda _options, train: train is not None and train.choice is not None,
     "features": lambda options, _train: options.features == "on",
-    "slices": lambda options, _train: options.slices == "on",
+    "slices": lambda options, _train: options.slices != "off",
+    "infer_open": lambda options, _train: options.slices == "infer",
     "listening": lambda options, _train: options.listen != "off",
     "plans": lambda options, _train: bool(options.plans),
     "input_lines": lambda options, _train: options.input_lines,

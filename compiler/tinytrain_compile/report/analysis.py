@@ -125,8 +125,8 @@ class Analysis:
 
     def _reason(self, holding: Holding, step: int) -> str:
         permanent = _PERMANENT.get(holding.buffer.kind)
-        if holding.buffer.kind == "header" and self.plan.listening is not None:
-            return f"m_hear, and the {permanent}"
+        if holding.buffer.kind == "header":
+            return ", ".join([*_in_front(self.plan), _PERMANENT["header"]])
         tenant = holding.at(step)
         if permanent is not None:
             return permanent if tenant.category != "weights" else "updated weight (permanent)"
@@ -147,6 +147,12 @@ _PERMANENT: Mapping[str, str] = {
     "state": "optimizer state (permanent)",
     "accumulator": "gradient sum over the batch (permanent)",
 }
+
+
+def _in_front(plan: MemoryPlan) -> list[str]:
+    """Name the calls whose memory no step touches."""
+    found = (("m_hear", plan.listening), ("m_infer_open", plan.open))
+    return [f"memory of {name}" for name, beside in found if beside is not None]
 
 
 def analyse(train: TrainGraph, plan: MemoryPlan) -> Analysis:

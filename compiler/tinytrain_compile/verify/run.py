@@ -21,7 +21,9 @@ from tinytrain_compile.verify.tools import Tools, first_line, run_program
 # ---- reading output.bin ----------------------------------------------------------------------------------------------
 
 FloatArray = NDArray[Any]
-_INIT, _INFER, _SAMPLE, _APPLY, _STATE, _CHECKPOINT, _GUARDS, _STACK, _END, _ARENA, _INFER_BATCH, _HEAR = range(1, 13)
+_INIT, _INFER, _SAMPLE, _APPLY, _STATE, _CHECKPOINT, _GUARDS, _STACK, _END, _ARENA, _INFER_BATCH, _HEAR, _OPEN = range(
+    1, 14
+)
 """TAG_ constants of main.c.j2, in its order."""
 _CHECKPOINT_FAULTS = {
     1: "no room for a checkpoint and a second instance",
@@ -129,6 +131,10 @@ class _Reader:
             if wrong:
                 self._faults.append("m_hear_settling gives another number of calls than there are until rings settle")
             self._heard[again].append(np.frombuffer(payload[12:], dtype="<f4"))
+        elif tag == _OPEN:
+            self._status(payload, "m_infer_open")
+            if payload[4:] != self._outputs[-1].tobytes():
+                self._faults.append("m_infer_open differs from m_infer")
         elif tag == _SAMPLE:
             self._status(payload, f"training, step {step}")
             self._losses.append(payload[4:8])

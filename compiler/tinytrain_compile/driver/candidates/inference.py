@@ -7,6 +7,7 @@ placed above that, so an inference never touches what outlives it.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -17,6 +18,10 @@ from tinytrain_compile.plan.planner import plan_graph
 
 MARK = "@one"
 """Behind the names of what belongs to the pass of one sample."""
+OPEN = "@open"
+"""Behind the names of what belongs to the pass while a step is open."""
+REMEMBERED = 8
+"""Steps whose pass is kept: a search asks for it once to price a step, and once to plan it."""
 
 
 class NoRoomError(ValueError):
@@ -35,6 +40,13 @@ def infer_one(one: TrainGraph, train: TrainGraph, plan: MemoryPlan, settings: Pl
             return Inference(planned.graph, planned.plan)
     what = f"inference of one sample needs an arena of {planned.plan.arena_bytes} B, the step has {plan.arena_bytes} B"
     raise NoRoomError(what)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def infer_open(train: TrainGraph, settings: PlanOptions) -> Inference:
+    """Return the forward pass of a step of one sample, in memory that begins behind the header of these settings."""
+    planned = plan_graph(beside(train.graph, train.graph, OPEN), settings)
+    return Inference(planned.graph, planned.plan)
 
 
 def beside(one: Graph, whole: Graph, mark: str) -> Graph:

@@ -13,7 +13,7 @@ from typing import Any
 from tinytrain_compile.data.samples import labelled
 from tinytrain_compile.driver.candidate import Candidate
 from tinytrain_compile.driver.candidates.external_kernels import Externals
-from tinytrain_compile.driver.candidates.inference import NoRoomError, infer_one
+from tinytrain_compile.driver.candidates.inference import NoRoomError, infer_one, infer_open
 from tinytrain_compile.driver.candidates.ladder import climb, further_memories, wish_of
 from tinytrain_compile.driver.candidates.low_rank import LowRankChoice
 from tinytrain_compile.driver.checks.lines import check_lines
@@ -22,7 +22,7 @@ from tinytrain_compile.driver.code.generate import least_flash_bytes, surely_bel
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.cost import Attempt, PlanChoice
 from tinytrain_compile.ir.imported import ImportedModel
-from tinytrain_compile.ir.stages import Listening, MemoryPlan, TrainGraph, UpdatePlan
+from tinytrain_compile.ir.stages import Inference, Listening, MemoryPlan, TrainGraph, UpdatePlan
 from tinytrain_compile.ir.types import Graph
 from tinytrain_compile.ops.input_lines import takes_lines
 from tinytrain_compile.ops.names import error_ops
@@ -236,7 +236,17 @@ class Planner:
         """Return how a training graph is planned: by list schedules and greedy placement if that must be quick."""
         o, effort, keep = self.options, "quick" if quick else "full", (train.loss.name,)
         settings = PlanOptions(o.arena_bytes, self.target.alignment_bytes, seed=o.seed, effort=effort, keep=keep)
-        return settings if o.listen == "off" else replace(settings, header_bytes=self._heard(train).plan.arena_bytes)
+        beside = self._beside(train)
+        return replace(settings, header_bytes=beside[-1].plan.arena_bytes) if beside else settings
+
+    def _beside(self, train: TrainGraph) -> tuple[Inference, ...]:
+        """Return the passes whose memory lies in front of all that the step uses, each behind the one before."""
+        found: list[Inference] = [] if self.options.listen == "off" else [self._heard(train)]
+        if self.options.slices == "infer":
+            header = found[0].plan.arena_bytes if found else PlanOptions.header_bytes
+            alone = PlanOptions(None, self.target.alignment_bytes, header, seed=self.options.seed)
+            found.append(infer_open(train, alone))
+        return tuple(found)
 
     def _heard(self, train: TrainGraph) -> Listening:
         """Return the pass on a stream beside a step; it lies in front of all that the step uses."""
@@ -372,7 +382,10 @@ class Planner:
         """Add the training graph of one sample and its inference, if a step takes several; SamplesMixError."""
         train, plan = candidate.train, candidate.plan
         if self.options.listen != "off":
-            candidate = replace(candidate, plan=replace(plan, listening=self._heard(train)))
+            plan = replace(plan, listening=self._heard(train))
+        if self.options.slices == "infer":
+            plan = replace(plan, open=self._beside(train)[-1])
+        candidate = replace(candidate, plan=plan)
         if train.micro_batch == 1:
             return candidate
         one = self.with_options(dropout="off").train(candidate.update)

@@ -73,7 +73,7 @@ class Generator:
         report: Report,
         smaller: Sequence[Candidate] = (),
     ) -> None:
-        slices = options.slices == "on"
+        slices = options.slices != "off"
         self._candidate, *others = [_pausing(one, target) if slices else one for one in (candidate, *smaller)]
         self._options, self._target, self._report = options, target, report
         self._smaller = tuple((like_one(one.train, candidate.train), one.plan) for one in others)

@@ -21,7 +21,7 @@ class Choice(Part):
     name, has_fragments = "choice", True
     flag = 'chosen = "device"'
     not_with = (
-        *("input_lines", "features=on", "slices=on", "plans", "inference_only", "rescale=on"),
+        *("input_lines", "features=on", "slices", "plans", "inference_only", "rescale=on"),
         *("runtime=delta", "runtime=average"),
     )
 

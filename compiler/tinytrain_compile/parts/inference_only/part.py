@@ -14,7 +14,7 @@ class InferenceOnly(Part):
 
     name, row, has_fragments = "inference_only", "inference_only", True
     flag = "--inference-only"
-    not_with = ("lock", "features=on", "slices=on", "runtime", "max_step_ps", "count", "cycles")
+    not_with = ("lock", "features=on", "slices", "runtime", "max_step_ps", "count", "cycles")
     why = ", which is for builds that train"
     named_update = "needs the layers that the other build trains, and --update auto chooses them by its arena"
 

@@ -18,7 +18,7 @@ class InputLines(Part):
     """`m_begin`, `m_push_rows` and the functions that end the calls that they begin."""
 
     name, has_fragments = "input_lines", True
-    flag, one_input, not_with = "--input-lines", True, ("stream=off", "micro_batch", "cycles", "slices=on")
+    flag, one_input, not_with = "--input-lines", True, ("stream=off", "micro_batch", "cycles", "slices")
 
     def prepare(self, code: PlanCode) -> None:
         """Leave the stream that takes the rows, and the nodes before it, out of the calls that end an image."""

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tinytrain_compile.emit.part import PlanCode
+from tinytrain_compile.ir.stages import Inference
 from tinytrain_compile.ir.summary import SlicedStep, Summary
 from tinytrain_compile.parts.part import Part
-from tinytrain_compile.report.layout import grouped, plural, share
+from tinytrain_compile.report.layout import bytes_text, grouped, plural, share
 
 
 class Slices(Part):
@@ -40,12 +41,14 @@ class Slices(Part):
         return [
             plural(found["parts"], "part"),
             f"longest {share(longest['cycles'], whole)}: {cycles}, {longest['layer']}",
+            *([f"m_infer_open: {bytes_text(found['infer_bytes'])} of the arena"] if found["infer_bytes"] else []),
         ]
 
     def json(self, summary: Summary) -> dict[str, Any] | None:
         """Return the number of parts, the cycles of all by the target's figures, and the longest one.
 
-        longest: its node, that node's layer in the file, its cycles, and the number of parts of that node.
+        longest: its node, that node's layer in the file, its cycles, and the number of parts of that node. infer_bytes:
+        of the arena, for m_infer_open.
         """
         found = summary.fact(SlicedStep)
         if found is None:  # a dry run writes no C
@@ -61,7 +64,16 @@ class Slices(Part):
                 "cycles": longest.cycles,
                 "parts_of_node": sum(part.node == node.name for part in found.parts),
             },
+            "infer_bytes": _bytes_of(summary.plan.open),
         }
+
+
+def _bytes_of(beside: Inference | None) -> int:
+    """Return the bytes of a pass without what lies in front of it."""
+    if beside is None:
+        return 0
+    header = next(buffer.size_bytes for buffer in beside.plan.buffers if buffer.kind == "header")
+    return beside.plan.arena_bytes - header
 
 
 PART = Slices

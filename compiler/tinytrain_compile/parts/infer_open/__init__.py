@@ -1,0 +1,1 @@
+"""An inference in memory of its own, while a step is open (`--slices infer`)."""
