@@ -389,9 +389,10 @@ def test_calls_after_an_update_do_not_count_old_rows_of_the_input() -> None:
 def test_weights_of_a_signal_are_no_features() -> None:
     """A frozen weight is seen upright; like a constant, it has no memory that a call could keep."""
     net = Network("signal", "float[1, 1, 20] x", "float[1, 4] y")
-    net.weight("first_weight", 4, 1, 9)
-    net.near("first_bias", 0.0, 0.1, 4)
-    x = net.relu(net.node("first", "first = Conv (x, first_weight, first_bias)"))
+    x = "x"
+    for name, shape in (("first", (3, 1, 9)), ("second", (4, 3, 1))):
+        weights = net.weight(f"{name}_weight", *shape), net.near(f"{name}_bias", 0.0, 0.1, shape[0])
+        x = net.relu(net.node(name, f"{name} = Conv ({', '.join((x, *weights))})"))
     net.dense("y", net.node("flat", f"flat = Flatten ({x})"), 4 * 12, 4)
     assert checked(net, update="bias").settle == 12
 
