@@ -349,13 +349,13 @@ def _as_slot(twin: tt.Twin, stream: np.ndarray) -> np.ndarray:
     return np.asarray(twin.as_inputs(padded.reshape(-1, 1, ROWS, WIDTH))).reshape(rows, WIDTH)[: len(stream)]
 
 
-def checked(net: Network, quant: str = "fp32") -> Listening:
+def checked(net: Network, quant: str = "fp32", update: str = "all") -> Listening:
     """The pass of a network, each call of which equals numpy, and the last one the window."""
     model = net.model()
     shape = [each.dim_value for each in model.graph.input[0].type.tensor_type.shape.dim]
     x = np.random.default_rng(0).normal(size=(8, *shape[1:])).astype(np.float32)
     calib = {"calib": {"x": x}} if quant == "int8" else {}
-    made = tt.compile(model, **{"listen": "on", "update": "all", "quant": quant, "verify": "host", **calib})
+    made = tt.compile(model, **{"listen": "on", "update": update, "quant": quant, "verify": "host", **calib})
     listening = made.project.summary.plan.listening
     assert listening is not None
     return listening
@@ -384,6 +384,17 @@ def test_calls_after_an_update_do_not_count_old_rows_of_the_input() -> None:
     x = net.relu(net.conv("first", "x", (4, 1, 9, 1), "group = 1"))  # 12 rows, one in a call
     net.dense("y", net.node("flat", f"flat = Flatten ({x})"), 4 * 12 * 4, 4)
     assert checked(net).settle == 12
+
+
+def test_weights_of_a_signal_are_no_features() -> None:
+    """A frozen weight is seen upright; like a constant, it has no memory that a call could keep."""
+    net = Network("signal", "float[1, 1, 20] x", "float[1, 4] y")
+    x = "x"
+    for name, shape in (("first", (3, 1, 9)), ("second", (4, 3, 1))):
+        weights = net.weight(f"{name}_weight", *shape), net.near(f"{name}_bias", 0.0, 0.1, shape[0])
+        x = net.relu(net.node(name, f"{name} = Conv ({', '.join((x, *weights))})"))
+    net.dense("y", net.node("flat", f"flat = Flatten ({x})"), 4 * 12, 4)
+    assert checked(net, update="bias").settle == 12
 
 
 @pytest.mark.parametrize("quant", ["fp32", "int8"])

@@ -82,14 +82,15 @@ def listen(
 
 
 def border(graph: Graph, trained: set[str]) -> set[str]:
-    """Return the values that do not depend on what is trained, and that a node reads which does."""
-    moved, found = set(trained), set[str]()
+    """Return the values that do not depend on what is trained, and that a node reads which does; no constants."""
+    moved, found, fixed = set(trained), set[str](), set(graph.constants)
     for node in graph.nodes:
-        names = {value.name for value in node.inputs}
+        names, made = {value.name for value in node.inputs}, {value.name for value in node.outputs}
         if names & moved:
-            moved |= {value.name for value in node.outputs}
+            moved |= made
             found |= names
-    return found - moved - set(graph.constants)
+        fixed |= made if names <= fixed else set()
+    return found - moved - fixed
 
 
 class _Streamed:
