@@ -35,10 +35,10 @@ static int8_t kept[KEPT][ROW], clips[CLIPS][CLIP][ROW];
 static wake_label_t labels[CLIPS];
 static uint32_t clip_count;
 
-static inline void push_rows(const int8_t rows[CALL][ROW])
+static inline void push_rows(const struct heard *heard)
 {
-    memmove(kept, kept[CALL], sizeof kept - sizeof kept[0] * CALL);
-    memcpy(kept[KEPT - CALL], rows, sizeof kept[0] * CALL);
+    memmove(kept, kept[CALL], sizeof kept - sizeof heard->rows);
+    memcpy(kept[KEPT - CALL], heard->rows, sizeof heard->rows);
 }
 
 static inline bool is_speech(const int8_t *row)

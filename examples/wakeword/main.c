@@ -83,7 +83,7 @@ int main(void)
     check(wake_init(&model, memory.arena, sizeof memory.arena) == WAKE_OK);
     memset(kept, INT8_MIN, sizeof kept);
     for (const int32_t microphone = open_samples("mic.bin"); port_read(microphone, &heard, sizeof heard) == 0; now++) {
-        push_rows(heard.rows);
+        push_rows(&heard);
         moved += open && loss >= 0.0f; /* the slice that tells the loss is the first that may change weights */
         hear(heard.rows[0], now, moved == 0);
         if (heard.button == WORD || heard.button == OTHER) {
