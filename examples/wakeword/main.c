@@ -6,7 +6,7 @@
 
 enum { MEAN = 5 }; /* probabilities of a decision */
 static const float CUTOFF = 0.95f; /* as in the JSON file beside the model */
-static const uint32_t REST = 33, CALLS = 5; /* without another decision: a second; that a step lasts at least */
+static const uint32_t REST = 50, CALLS = 5; /* without another decision, 1.5 s; that a step lasts at least */
 static GUARDED(WAKE_ARENA_BYTES) memory PORT_ARENA_SECTION;
 static wake_t *model;
 static float last[MEAN], loss;

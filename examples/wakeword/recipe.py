@@ -24,7 +24,7 @@ CUTOFF, MEAN = SETTINGS["probability_cutoff"], SETTINGS["sliding_window_size"]
 """The word is heard if the mean of the last MEAN probabilities is above CUTOFF."""
 WINDOW = 179
 """Rows on which an output depends."""
-RATE, LESSON = 0.0003, 200
+RATE, LESSON = 0.0001, 200
 TARGET, OPTIONS = "cortex-m4", ("--update", "all", "--head", "int8", "--lr", str(RATE), "--listen", "on", "--slices", "on")
 OWN_WORDS, OWN_OTHERS, SHIPPED_WORDS = 5, 6, 3
 """What the owner says before a lesson; utterances of the word by each known speaker in flash."""
@@ -32,7 +32,7 @@ PRESSED = 70
 """Rows from the end of a phrase to the owner's button."""
 PLACES, STEP, LATEST, KEPT, QUIET, STRIDE = 4, 6, 30, 360, -70, 5
 """As in clips.h and main.c."""
-REST = 33
+REST = 50
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,12 +95,18 @@ def learn(twin: Twin, own: Sequence[Clip], others: Sequence[Clip], steps: int, r
         twin.train_step(real(clip.window(place))[None], np.array([[clip.label]], np.float32), lr=rate)
 
 
-def decisions(probabilities: Array) -> list[int]:
-    """Calls in which the word is heard, as main.c decides."""
+def probabilities(twin: Twin, one: Recording) -> Array:
+    """Of each call of m_hear, from empty rings on."""
+    twin.instance.load(twin.instance.save())
+    return twin.instance.hear(one.rows).ravel()
+
+
+def decisions(heard: Array, cutoff: float = CUTOFF) -> list[int]:
+    """Calls in which the word is heard by probabilities (N), as main.c decides."""
     found, last = list[int](), np.zeros(MEAN, np.float32)
-    for call, probability in enumerate(probabilities.ravel()):
+    for call, probability in enumerate(heard):
         last[call % MEAN] = probability
-        if last.sum() / np.float32(MEAN) > np.float32(CUTOFF) and (not found or call >= found[-1] + REST):
+        if last.sum() / np.float32(MEAN) > np.float32(cutoff) and (not found or call >= found[-1] + REST):
             found.append(call)
     return found
 
@@ -113,8 +119,7 @@ def heard(calls: Sequence[int], said: Sequence[Said], first: int = 0) -> Array:
 
 def listened(twin: Twin, one: Recording) -> Array:
     """For each phrase of a recording, whether the twin hears the word in it."""
-    twin.instance.load(twin.instance.save())  # empties the rings
-    return heard(decisions(twin.instance.hear(one.rows)), one.said)
+    return heard(decisions(probabilities(twin, one)), one.said)
 
 
 def judged(speaker: str, group: str, words: int, takes: int) -> Recording:

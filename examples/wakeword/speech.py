@@ -22,7 +22,10 @@ from pymicro_features import MicroFrontend
 WORD = "hey mycroft"
 KNOWN = ("en-us+m1", "en-gb-x-rp+f4", "it+f3", "en-029+m7")
 """Speakers whose windows the firmware ships with."""
-DEVELOPMENT = ("fr+f2", "de+m2", "en-gb-scotland+m3", "es+f5", "cs+linda", "da+victor")
+DEVELOPMENT = (
+    *("fr+f2", "de+m2", "en-gb-scotland+m3", "es+f5", "cs+linda", "da+victor", "pt+adam", "nb+belinda"),
+    *("hu+Gene", "en-gb+iven"),
+)
 """Speakers by which rate and steps were chosen."""
 REPORT = (
     *("en-us-nyc+m4", "en-gb-x-gbclan+m5", "en-gb-x-gbcwmd+f1", "hi+m6", "pl+Annie", "sv+Alicia", "nl+m8"),
@@ -99,12 +102,12 @@ def features(samples: Array) -> Array:
 
 @cache
 def recording(speaker: str, texts: Sequence[str], part: str) -> Recording:
-    """Two seconds of noise, then the phrases, a second or more apart. Speed, pitch and loudness differ in each."""
+    """Two seconds of noise, then the phrases, 1.5 seconds or more apart. Speed, pitch and loudness differ in each."""
     rng = np.random.default_rng(zlib.crc32(f"{speaker} {part}".encode()))
     pieces, said, at = [np.zeros(2 * RATE)], list[Said](), 2 * RATE
     for text in texts:
         samples = spoken(speaker, text, int(rng.integers(125, 190)), int(rng.integers(30, 70)))
-        pause = np.zeros(int(rng.uniform(1.0, 1.6) * RATE))
+        pause = np.zeros(int(rng.uniform(1.5, 2.1) * RATE))
         pieces += [samples * rng.uniform(0.1, 0.5), pause]
         end = at + len(samples)
         said.append(Said(text, *(place * 100 // RATE for place in (at, end, end + len(pause)))))
