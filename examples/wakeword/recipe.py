@@ -25,14 +25,16 @@ CUTOFF, MEAN = SETTINGS["probability_cutoff"], SETTINGS["sliding_window_size"]
 WINDOW = 179
 """Rows on which an output depends."""
 RATE, LESSON = 0.0001, 200
-TARGET, OPTIONS = "cortex-m4", ("--update", "all", "--head", "int8", "--lr", str(RATE), "--listen", "on", "--slices", "on")
+TARGET, OPTIONS = (
+    "cortex-m4",
+    ("--update", "all", "--head", "int8", "--lr", str(RATE), "--listen", "on", "--slices", "on"),
+)
 OWN_WORDS, OWN_OTHERS, SHIPPED_WORDS = 5, 6, 3
 """What the owner says before a lesson; utterances of the word by each known speaker in flash."""
 PRESSED = 70
 """Rows from the end of a phrase to the owner's button."""
-PLACES, STEP, LATEST, KEPT, QUIET, STRIDE = 4, 6, 30, 360, -70, 5
+PLACES, STEP, LATEST, KEPT, CLIPS, QUIET, STRIDE, REST = 4, 6, 30, 360, 11, -70, 5, 50
 """As in clips.h and main.c."""
-REST = 50
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +51,9 @@ class Clip:
 
 def compiled(update: str = "all", head: str = "int8") -> tt.Compiled:
     """A build of the model that listens."""
-    return tt.compile(MODEL, target=TARGET, update=update, head=head, listen="on", slices="on", name="wake", verify="none")
+    return tt.compile(
+        MODEL, target=TARGET, update=update, head=head, listen="on", slices="on", name="wake", verify="none"
+    )
 
 
 def kept_clip(rows: Array, text: str) -> Clip:
@@ -79,20 +83,22 @@ def taught(speaker: str, others: bool = True) -> Recording:
 
 
 def shipped() -> list[Clip]:
-    """Of the known speakers, in the order of lessons; a clip's window is the one at place i % PLACES of clip i."""
+    """A window of each phrase of the known speakers, at places that differ, in the order of lessons."""
     found = [clip for one in KNOWN for clip in clips_of(recording(one, (WORD,) * SHIPPED_WORDS + TAUGHT, "shipped"))]
-    return [found[i] for i in np.random.default_rng(1).permutation(len(found))]
+    mixed = [found[i] for i in np.random.default_rng(1).permutation(len(found))]
+    return [Clip(clip.window(i % PLACES), clip.label) for i, clip in enumerate(mixed)]
 
 
 def learn(twin: Twin, own: Sequence[Clip], others: Sequence[Clip], steps: int, rate: float) -> None:
-    """The lesson of main.c, step by step; without others all windows are the owner's."""
+    """The lesson of main.c, step by step. Without others, all windows are the owner's."""
     for turn in range(steps):
         i = turn // 2 if others else turn
-        if turn % 2 == 0 or not others:
-            clip, place = own[i * STRIDE % len(own)], i // len(own) % PLACES
+        if others and turn % 2:
+            clip = others[i % len(others)]
         else:
-            clip, place = others[i % len(others)], i % len(others) % PLACES
-        twin.train_step(real(clip.window(place))[None], np.array([[clip.label]], np.float32), lr=rate)
+            clip = own[i * STRIDE % len(own)]
+            clip = Clip(clip.window(i // len(own) % PLACES), clip.label)
+        twin.train_step(real(clip.rows)[None], np.array([[clip.label]], np.float32), lr=rate)
 
 
 def probabilities(twin: Twin, one: Recording) -> Array:
@@ -111,9 +117,9 @@ def decisions(heard: Array, cutoff: float = CUTOFF) -> list[int]:
     return found
 
 
-def heard(calls: Sequence[int], said: Sequence[Said], first: int = 0) -> Array:
-    """For each phrase, whether one of these calls lies between its start and the next one's. first: row of said's 0."""
-    at = np.asarray(calls) * CALL - first
+def heard(calls: Sequence[int], said: Sequence[Said]) -> Array:
+    """For each phrase, whether one of these calls lies between its start and the next one's."""
+    at = np.asarray(calls) * CALL
     return np.array([bool(((one.start <= at) & (at < one.until)).any()) for one in said])
 
 

@@ -14,7 +14,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from recipe import LESSON, RATE, clips_of, compiled, decisions, heard, judged, learn, listened, probabilities, shipped, taught
+from recipe import (
+    LESSON,
+    RATE,
+    clips_of,
+    compiled,
+    decisions,
+    heard,
+    judged,
+    learn,
+    listened,
+    probabilities,
+    shipped,
+    taught,
+)
 from speech import CONFUSABLE, DEVELOPMENT, REPORT, WORD, Array, Recording
 from stream import by_litert, export
 
@@ -104,13 +117,17 @@ def report(twin: Twin, build: Path, steps: int, rate: float) -> None:
         agreed += (same.sum(), len(same))
         cells = [f"{b:.0f} -> {a:.0f} %" for b, a in zip(before[-1], after[-1], strict=True)]
         print(f"| {speaker} | {' | '.join(cells)} | {same.sum()} of {len(same)} |", flush=True)
-    print(f"{row('mean, before', np.stack(before))} |\n{row('mean, after', np.stack(after))} {agreed[0]} of {agreed[1]} |")
+    print(
+        f"{row('mean, before', np.stack(before))} |\n{row('mean, after', np.stack(after))} {agreed[0]} of {agreed[1]} |"
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--development", action="store_true", help="all rates and steps, on the development speakers")
-    parser.add_argument("--ablation", action="store_true", help="lessons without other phrases, or without other speakers")
+    parser.add_argument(
+        "--ablation", action="store_true", help="lessons without other phrases, or without other speakers"
+    )
     parser.add_argument("--rate", type=float, default=RATE)
     parser.add_argument("--steps", type=int, default=LESSON)
     given = parser.parse_args()

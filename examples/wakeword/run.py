@@ -13,8 +13,8 @@ import argparse
 import json
 import re
 import shutil
-import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,11 +24,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from board import Firmware, check_equal, compile_model, facts, say, show, train
 from recipe import (
+    CLIPS,
+    KEPT,
     LESSON,
     MODEL,
     OPTIONS,
     RATE,
     TARGET,
+    Clip,
     clips_of,
     compiled,
     decisions,
@@ -37,11 +40,12 @@ from recipe import (
     learn,
     listened,
     press_after,
+    probabilities,
     shipped,
     taught,
 )
-from speech import CALL, CONFUSABLE, DEVELOPMENT, ORDINARY, REPORT, WORD, Array, Recording, recording
-from stream import litert
+from speech import CALL, CONFUSABLE, DEVELOPMENT, ORDINARY, REPORT, WORD, Array, Recording, Said, recording
+from stream import by_litert
 
 HERE = Path(__file__).resolve().parent
 WORD_BUTTON, OTHER_BUTTON, LEARN_BUTTON = 1, 2, 3
@@ -56,55 +60,62 @@ class Session:
     meanwhile: Recording
 
     @property
-    def parts(self) -> dict[str, tuple[Recording, int]]:
-        """Recordings in which the word is listened for, and the rows before each."""
-        starts = np.cumsum([0, len(self.before.rows), len(self.taught.rows), len(self.meanwhile.rows)])
-        return {
-            "before": (self.before, int(starts[0])),
-            "in the lesson": (self.meanwhile, int(starts[2])),
-            "after": (self.before, int(starts[3])),
-        }
+    def rows(self) -> Array:
+        return np.concatenate([part.rows for part in (self.before, self.taught, self.meanwhile, self.before)])
+
+    @property
+    def said(self) -> tuple[tuple[Said, ...], ...]:
+        """Phrases of the four parts, by rows of the whole."""
+        found, first = list[tuple[Said, ...]](), 0
+        for part in (self.before, self.taught, self.meanwhile, self.before):
+            found.append(
+                tuple(Said(one.text, *(first + at for at in (one.start, one.end, one.until))) for one in part.said)
+            )
+            first += len(part.rows)
+        return tuple(found)
 
     @property
     def microphone(self) -> bytes:
         """mic.bin: the rows of each call, and a button."""
-        rows = np.concatenate([self.before.rows, self.taught.rows, self.meanwhile.rows, self.before.rows])
-        calls = rows.reshape(-1, CALL * rows.shape[1])
-        buttons, first = np.zeros((len(calls), 1), np.int8), len(self.before.rows) // CALL
-        for said in self.taught.said:
-            buttons[first + press_after(said) - 1] = WORD_BUTTON if said.text == WORD else OTHER_BUTTON
-        buttons[first + len(self.taught.rows) // CALL] = LEARN_BUTTON
+        calls = self.rows.reshape(-1, CALL * self.rows.shape[1])
+        buttons, taught = np.zeros((len(calls), 1), np.int8), self.said[1]
+        for said in taught:
+            buttons[press_after(said) - 1] = WORD_BUTTON if said.text == WORD else OTHER_BUTTON
+        buttons[taught[-1].until // CALL] = LEARN_BUTTON
         return np.hstack([calls, buttons]).tobytes()
+
+    def shown(self, line: str, _so_far: str) -> str:
+        """A line of the firmware, with what was said at that time."""
+        calls, phrases = calls_of(line), [one for part in self.said for one in part]
+        return f"  {line:34}" + "".join(one.text for one in phrases if calls and heard(calls, [one]).any())
 
 
 def session_of(speaker: str) -> Session:
     group = "report" if speaker in REPORT else "development"
-    phrases = CONFUSABLE[group] + ORDINARY[group]
-    meanwhile = tuple(text for phrase in phrases for text in (WORD, phrase))
+    meanwhile = tuple(text for phrase in CONFUSABLE[group] + ORDINARY[group] for text in (WORD, phrase))
     return Session(judged(speaker, group, 8, 1), taught(speaker), recording(speaker, meanwhile, "meanwhile"))
 
 
-def lesson_header(steps: int) -> str:
+def lesson_header(windows: Sequence[Clip], steps: int) -> str:
     """lesson.h: windows of other speakers, and how many steps a lesson has."""
-    windows = [(clip.window(i % 4), clip.label) for i, clip in enumerate(shipped())]
-    rows = ",\n".join("{{" + "},{".join(",".join(map(str, row)) for row in window.tolist()) + "}}" for window, _ in windows)
+    rows = ("{" + ", ".join("{" + ", ".join(map(str, row)) + "}" for row in one.rows.tolist()) + "}" for one in windows)
+    labels = ", ".join(f"{one.label}.0f" for one in windows)
     return (
         f"enum {{ LESSON = {steps}, SHIPPED = {len(windows)} }};\n"
-        f"static const int8_t shipped[SHIPPED][WINDOW][ROW] = {{\n{rows}}};\n"
-        f"static const wake_label_t shipped_labels[SHIPPED] = {{{', '.join(f'{label}.0f' for _, label in windows)}}};\n"
+        f"static const wake_label_t shipped_labels[SHIPPED] = {{{labels}}};\n"
+        "static const int8_t shipped[SHIPPED][WINDOW][ROW] = {\n" + ",\n".join(rows) + "};\n"
     )
 
 
-def told(text: str, session: Session) -> dict[str, Array]:
-    """For each part, in which phrases the firmware said that it heard the word."""
-    calls = [round(float(time) / 0.03) - 1 for time in re.findall(r"([0-9.]+) s  heard", text)]
-    return {name: heard(calls, one.said, first) for name, (one, first) in session.parts.items()}
+def calls_of(text: str, what: str = "heard") -> list[int]:
+    """Calls of m_hear in which the firmware said so."""
+    return [round(float(time) / 0.03) - 1 for time in re.findall(rf"([0-9.]+) s  {what}", text)]
 
 
-def counts(name: str, one: Recording, found: Array) -> str:
-    words = np.array([said.text == WORD for said in one.said])
-    right, wrong = (f"{int(found[which].sum())} of {int(which.sum())}" for which in (words, ~words))
-    return f"{name:14} the word {right:8}  other phrases {wrong}"
+def counts(name: str, said: Sequence[Said], found: Array) -> str:
+    words = np.array([one.text == WORD for one in said])
+    right, wrong = (f"{found[which].sum()} of {which.sum()}" for which in (words, ~words))
+    return f"{name:12} the word in {right}, other phrases in {wrong}"
 
 
 def main() -> None:
@@ -119,32 +130,43 @@ def main() -> None:
     model, out = work / MODEL.name, work / "generated"
     shutil.copy(MODEL, model)
     verify = ["--verify", "host"] if given.host else []
-    compile_model([show(model), "--name", "wake", *OPTIONS, "--target", TARGET, "-o", show(out), *verify])
-    (out / "lesson.h").write_text(lesson_header(given.steps), encoding="utf-8")
-    firmware = Firmware(HERE / "main.c", out, {"mic.bin": session.microphone})
+    compile_model([show(model), "--name", "wake", *OPTIONS, "--target", TARGET, "--count", "-o", show(out), *verify])
+    windows = shipped()
+    (out / "lesson.h").write_text(lesson_header(windows, given.steps), encoding="utf-8")
+    firmware = Firmware(HERE / "main.c", out, {"mic.bin": session.microphone}, session.shown)
     result, host = train(firmware, work, given.host, TARGET)
-    found = told(result.text, session)
+    over = calls_of(result.text, "the lesson is over")
+    if not over or over[0] * CALL > session.said[3][0].start:
+        sys.exit(f"a lesson of {given.steps} steps is longer than the speech of this session")
+    before, _, meanwhile, after = session.said
+    parts = {"before": before, "meanwhile": [one for one in meanwhile if one.until <= over[0] * CALL], "after": after}
+    found = {name: heard(calls_of(result.text), said) for name, said in parts.items()}
+    say("\n" + "\n".join(counts(name, said, found[name]) for name, said in parts.items()))
     report = json.loads((out / "report.json").read_text(encoding="utf-8"))
-    say("\n" + "\n".join(counts(name, one, found[name]) for name, (one, _) in session.parts.items()))
     say("\n".join(facts(result, host, report)))
+    own = clips_of(session.taught)
+    ram = KEPT * own[0].rows.shape[1] + CLIPS * own[0].rows.nbytes
+    say(
+        f"besides    {ram:,} B of RAM for what was heard, {sum(one.rows.nbytes for one in windows):,} B of flash for windows"
+    )
     check_equal(result, host)
-
     with compiled().twin() as twin:
-        before = listened(twin, session.before)
-        learn(twin, clips_of(session.taught), shipped(), given.steps, RATE)
-        same = twin.instance.save() == result.checkpoint
-        after = listened(twin, session.before)
-        device = twin.instance.hear(session.before.rows)
-    same &= np.array_equal(before, found["before"]) and np.array_equal(after, found["after"])
-    say(f"twin       {'equal' if same else 'NOT EQUAL'}: the checkpoint to the byte, and all decisions")
+        same = np.array_equal(listened(twin, session.before), found["before"])
+        learn(twin, own, windows, given.steps, RATE)
+        same &= twin.instance.save() == result.checkpoint
+        device = probabilities(twin, session.before)
+        same &= np.array_equal(heard(decisions(device), session.before.said), found["after"])
+    say(f"twin       {'equal' if same else 'NOT EQUAL'}: bytes of the checkpoint, decisions before and after\n")
 
     checkpoint, learned = work / ("host" if host is None else "qemu") / "trained.bin", work / "learned.tflite"
-    options = [show(model), "--project", show(out), "--checkpoint", show(checkpoint), "-o", show(learned), "--force"]
-    say(f"\nrunning: tinytrain-compile export {' '.join(options)}")
-    subprocess.run([sys.executable, "-m", "tinytrain_compile", "export", *options], check=True)
-    of_file = litert(learned, session.before.rows)
-    agree = heard(decisions(of_file), session.before.said) == found["after"]
-    say(f"LiteRT     hears the word in {int(heard(decisions(of_file), session.before.said).sum())} phrases")
+    options = ["--project", show(out), "--checkpoint", show(checkpoint), "-o", show(learned), "--force"]
+    compile_model(["export", show(model), *options])
+    file = by_litert(learned, session.before.rows)
+    agreed = heard(decisions(file), session.before.said) == found["after"]
+    say(f"LiteRT     agrees with the device in {agreed.sum()} of {len(agreed)} phrases")
+    say(f"           probabilities of {len(file)} calls differ by up to {np.abs(file - device).max():.2f}")
+    if not same:
+        sys.exit("the twin and the firmware computed different bytes: please report this")
 
 
 if __name__ == "__main__":

@@ -39,11 +39,16 @@ TAUGHT = (
 """Phrases that are not the word, of which a lesson has examples: the owner says the first OWN of them."""
 CONFUSABLE = {
     "development": ("hey microphone", "hey my craft", "hey michael", "hey mister croft"),
-    "report": ("hey my crops", "hey micro", "hey mike roft", "hey mayflower", "hey my cousin", "a mycologist"),
+    "report": ("hey my crops", "hey micro", "hey mighty oak", "hey mayflower", "hey my cousin", "a mycologist"),
 }
 """Phrases that sound like the word and are in no lesson."""
 ORDINARY = {
-    "development": ("set a timer for five minutes", "they harvest in may", "hey jarvis", "play some jazz for me please"),
+    "development": (
+        "set a timer for five minutes",
+        "they harvest in may",
+        "hey jarvis",
+        "play some jazz for me please",
+    ),
     "report": (
         *("is the back door locked", "remind me to call my brother", "okay nabu", "read the news to me"),
         *("how long do eggs take to boil", "turn the volume down a little"),

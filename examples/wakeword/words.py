@@ -29,7 +29,9 @@ def main() -> None:
             shares.append(float(heard(calls, one.said).mean()))
         none, whole = shares.count(0), shares.count(1)
         share = f"{100 * np.mean(shares):.0f} %"
-        print(f"| {name} | {settings['probability_cutoff']} | {share} | {none} of {len(shares)} | {whole} |", flush=True)
+        print(
+            f"| {name} | {settings['probability_cutoff']} | {share} | {none} of {len(shares)} | {whole} |", flush=True
+        )
 
 
 if __name__ == "__main__":
