@@ -63,12 +63,12 @@ static void learn(void)
         memcpy(wake_input(model)->values, window, sizeof(wake_input_t));
         label = is_own ? labels[own] : shipped_labels[other];
         loss = -1.0f;
-        open = wake_step_begin(model) == WAKE_OK;
-        check(open);
+        open = true;
+        check(wake_step_begin(model) == WAKE_OK);
     }
     check(wake_step_slice(model, &label, WAKE_STEP_CYCLES / CALLS, &loss, &done) == WAKE_OK);
-    if (done) {
-        open = false;
+    open = done == 0;
+    if (!open) {
         hear_again();
         if (--left == 0) {
             tell(now, " s  the lesson is over\n");

@@ -2,8 +2,8 @@
 
 usage: results.py [--ablation] [--development] [--rate 0.0001] [--steps 200]
 
-The twin learns, whose bytes are those of the firmware that run.py puts into QEMU. Every share is of speech that is in no
-lesson. `export` writes what was learned, and LiteRT hears the same speech.
+The twin learns, whose bytes are those of the firmware that run.py puts into QEMU. Every share is of speech that is in
+no lesson. `export` writes the learned weights, and LiteRT hears the same speech.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python examples/wakeword/run.py
     python examples/wakeword/run.py --speaker hi+m6
 
-The same runs on the host and on the twin, and the three are compared. What was learned goes back into a .tflite, to which
-LiteRT listens. Without arm-none-eabi-gcc or qemu-system-arm it trains on the host alone, and says so.
+The same runs on the host and on the twin, and the three are compared. The learned weights go back into a .tflite, and
+LiteRT listens with it. Without arm-none-eabi-gcc or qemu-system-arm it trains on the host alone, and says so.
 """
 
 from __future__ import annotations
@@ -146,9 +146,8 @@ def main() -> None:
     say("\n".join(facts(result, host, report)))
     own = clips_of(session.taught)
     ram = KEPT * own[0].rows.shape[1] + CLIPS * own[0].rows.nbytes
-    say(
-        f"besides    {ram:,} B of RAM for what was heard, {sum(one.rows.nbytes for one in windows):,} B of flash for windows"
-    )
+    flash = sum(one.rows.nbytes for one in windows)
+    say(f"besides    {ram:,} B of RAM for rows and clips, {flash:,} B of flash for windows of others")
     check_equal(result, host)
     with compiled().twin() as twin:
         same = np.array_equal(listened(twin, session.before), found["before"])

@@ -1,7 +1,7 @@
 """Speech of synthetic speakers as a microphone's front end gives it: rows of 40 features, one every 10 ms.
 
-Needs espeak-ng (`apt-get install espeak-ng`; pages were made with Debian's 1.51) and PyPI's pymicro-features, which is the
-front end of the wake words of pymicro-wakeword. All randomness comes from the names of speaker and part.
+Needs espeak-ng (`apt-get install espeak-ng`; pages were made with Debian's 1.51) and PyPI's pymicro-features, the front
+end of the wake words of pymicro-wakeword. All randomness comes from the names of speaker and part.
 """
 
 from __future__ import annotations
