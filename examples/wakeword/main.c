@@ -10,8 +10,7 @@ static const uint32_t REST = 50, CALLS = 5; /* without another decision, 1.5 s; 
 static GUARDED(WAKE_ARENA_BYTES) memory PORT_ARENA_SECTION;
 static wake_t *model;
 static float last[MEAN], loss;
-static uint32_t now, quiet, left, turn; /* calls; steps that are left, and that have begun */
-static uint32_t moved; /* calls since the open step may have changed weights */
+static uint32_t now, quiet, left, turn, moved; /* left, turn: steps; moved: calls since the open one may move weights */
 static bool open; /* a step is */
 
 static void check(bool good)

@@ -1,6 +1,6 @@
 """What a lesson is worth, over speakers that were not looked at while rate and steps were chosen.
 
-usage: results.py [--ablation] [--development] [--rate 0.0001] [--steps 200]
+usage: results.py [--ablation] [--development] [--update all] [--rate 0.0001 ...] [--steps 200 ...]
 
 The twin learns, whose bytes are those of the firmware that run.py puts into QEMU. Every share is of speech that is in
 no lesson. `export` writes the learned weights, and LiteRT hears the same speech.
@@ -89,12 +89,12 @@ def table(first: str, *more: str) -> None:
     print("| " + " | ".join(names) + " |\n|---|" + "---:|" * (len(names) - 1), flush=True)
 
 
-def develop(twin: Twin) -> None:
-    """All rates and steps, on the development speakers. What is missed and what is wrongly heard count alike."""
+def develop(twin: Twin, numbers: Sequence[int], rates: Sequence[float]) -> None:
+    """Every rate with every number of steps, on the development speakers. All kinds of error count alike."""
     table("rate, steps", "sum")
     best = dict[str, float]()
-    for rate in RATES:
-        for steps in STEPS:
+    for rate in rates:
+        for steps in numbers:
             found, name = over_speakers(twin, "development", steps, rate), f"{rate:g}, {steps}"
             mean = found.mean(axis=0)
             best[name] = 100 - mean[0] + mean[1] + mean[2] + mean[4] + mean[5]
@@ -128,21 +128,23 @@ def main() -> None:
     parser.add_argument(
         "--ablation", action="store_true", help="lessons without other phrases, or without other speakers"
     )
-    parser.add_argument("--rate", type=float, default=RATE)
-    parser.add_argument("--steps", type=int, default=LESSON)
+    parser.add_argument("--update", default="all", help="as for tinytrain-compile (default: all)")
+    parser.add_argument("--rate", type=float, nargs="+", help=f"(default: {RATE}, or several for --development)")
+    parser.add_argument("--steps", type=int, nargs="+", help=f"(default: {LESSON}, or several for --development)")
     given = parser.parse_args()
-    build = compiled()
+    build = compiled(given.update)
+    rates, numbers = given.rate or [RATE], given.steps or [LESSON]
     with build.twin() as twin, tempfile.TemporaryDirectory() as folder:
         if given.development:
-            develop(twin)
+            develop(twin, given.steps or STEPS, given.rate or RATES)
         elif given.ablation:
             table("beside the own word")
             print(row("no lesson", over_speakers(twin, "report", 0, 0)))
             for name in NEGATIVES:
-                print(row(name, over_speakers(twin, "report", given.steps, given.rate, name)), flush=True)
+                print(row(name, over_speakers(twin, "report", numbers[0], rates[0], name)), flush=True)
         else:
             build.save(Path(folder) / "project")
-            report(twin, Path(folder), given.steps, given.rate)
+            report(twin, Path(folder), numbers[0], rates[0])
 
 
 if __name__ == "__main__":
