@@ -89,9 +89,9 @@ def shipped() -> list[Clip]:
     return [Clip(clip.window(i % PLACES), clip.label) for i, clip in enumerate(mixed)]
 
 
-def learn(twin: Twin, own: Sequence[Clip], others: Sequence[Clip], steps: int, rate: float) -> None:
-    """The lesson of main.c, step by step. Without others, all windows are the owner's."""
-    for turn in range(steps):
+def learn(twin: Twin, own: Sequence[Clip], others: Sequence[Clip], steps: int, rate: float, begun: int = 0) -> None:
+    """So many steps of the lesson of main.c, from number `begun` on. Without others, all windows are the owner's."""
+    for turn in range(begun, begun + steps):
         i = turn // 2 if others else turn
         if others and turn % 2:
             clip = others[i % len(others)]

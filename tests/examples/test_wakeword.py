@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,8 @@ from tests.examples.folders import modules_of
 from tests.examples.pages import check_page
 
 WAKEWORD = ROOT / "examples" / "wakeword"
+STEPS = 100
+"""Of the short lesson."""
 needs_voices = pytest.mark.skipif(
     shutil.which("espeak-ng") is None, reason="espeak-ng is not installed: make setup installs it"
 )
@@ -30,12 +33,36 @@ def modules() -> tuple[ModuleType, ModuleType]:
     return speech, recipe
 
 
+def lesson_decisions(recipe: ModuleType, session: Any, first: int, calls_of_step: int, known: int) -> list[int]:
+    """Calls of the lesson in which the word is heard, if each is decided by the weights of one moment.
+
+    first: its first call. known: the slice of a step, from 0 on, that tells the loss. Later calls of the step are
+    decided by the weights after it, as the calls of the next one up to its loss.
+    """
+    rows, mean, found = session.rows, recipe.MEAN, list[int]()
+    own, others = recipe.clips_of(session.taught), recipe.shipped()
+    with recipe.compiled().twin() as twin:
+        for steps in range(STEPS + 1):
+            begun = first + steps * calls_of_step  # the next step
+            start = first if steps == 0 else begun - calls_of_step + known + 1
+            end = begun if steps == STEPS else begun + known + 1
+            twin.instance.rehear(rows[(start - mean + 1) * 3 - 180 : (start - mean + 1) * 3])
+            heard = twin.instance.hear(rows[(start - mean + 1) * 3 : end * 3]).ravel()
+            for call in range(start, end):
+                last = heard[call - start : call - start + mean]
+                if last.sum() / np.float32(mean) > recipe.CUTOFF and (not found or call >= found[-1] + recipe.REST):
+                    found.append(call)
+            if steps < STEPS:
+                recipe.learn(twin, own, others, 1, recipe.RATE, steps)
+    return found
+
+
 @pytest.mark.qemu
 @needs_qemu
 @needs_voices
 def test_a_short_lesson_in_qemu(tmp_path: Path) -> None:
-    """run.py itself ends with 1 if board, host and twin differ in a byte or a decision."""
-    command = [sys.executable, str(WAKEWORD / "run.py"), "--steps", "100", "--work", str(tmp_path)]
+    """run.py itself ends with 1 if board, host and twin differ in a byte or a decision before or after the lesson."""
+    command = [sys.executable, str(WAKEWORD / "run.py"), "--steps", str(STEPS), "--work", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"^equal      yes: ", done.stdout, re.MULTILINE)
@@ -48,6 +75,13 @@ def test_a_short_lesson_in_qemu(tmp_path: Path) -> None:
     agreed = re.search(r"^LiteRT     agrees with the device in (\d+) of 20 phrases", done.stdout, re.MULTILINE)
     assert agreed is not None and int(agreed[1]) >= 19
     assert (tmp_path / "learned.tflite").stat().st_size > 50_000
+    speech, recipe, _, run = modules_of(WAKEWORD, "speech", "recipe", "stream", "run")
+    session = run.session_of(speech.REPORT[0])
+    first, (over,) = session.said[1][-1].until // 3, run.calls_of(done.stdout, "the lesson is over")
+    calls, rest = divmod(over + 1 - first, STEPS)
+    heard = run.calls_of(done.stdout, "heard, in the lesson")
+    assert rest == 0 and len(heard) >= 3
+    assert heard in [lesson_decisions(recipe, session, first, calls, known) for known in range(calls)]
 
 
 def test_the_program_is_short_and_has_the_numbers_of_the_recipe(modules: tuple[ModuleType, ModuleType]) -> None:
