@@ -38,7 +38,7 @@ def odd_conv(node: Node, context: KernelContext) -> KernelSpec | None:
         return None
     if attrs.conv.kernel == (1, 1) and (outputs % 2 == 0 or channels % DOT_TERMS > 0 or channels < LEAST_INPUTS):
         return None
-    if outputs % 2 == 1 and window_elements(node) < LEAST_INPUTS:
+    if (outputs % 2 == 1 and window_elements(node) < LEAST_INPUTS) or (columns == 1 and not is_lying(node)):
         return None
     window, strip = window_elements(node), strip_rows(node)
     scratch_bytes = PAIR_BYTES * window + copied_bytes(node, strip)
@@ -77,12 +77,20 @@ def copied_bytes(node: Node, strip: int) -> int:
     return ((strip - 1) * conv.strides[0] + conv.kernel[0]) * pitch if strip else 0
 
 
+def is_lying(node: Node) -> bool:
+    """Tell whether a layer of one column, read in place, may be taken for one of one row: its bytes are the same."""
+    standing = operand(node, "x").shape[2] == result(node, "y").shape[2] == geometry(node).kernel[1] == 1
+    return standing and strip_rows(node) == 0
+
+
 def shape_of(node: Node, strip: int, across: int) -> Expr:
-    """Return the tt_conv_shape of a layer."""
+    """Return the tt_conv_shape of a layer, turned if it is lying."""
     attrs, (count, height, width, channels) = attrs_of(node, QConvAttrs), operand(node, "x").shape
     conv, (_, rows, columns, outputs) = attrs.conv, result(node, "y").shape
-    image = (count, height, width, channels, outputs, *conv.pads[:2], *conv.kernel, *conv.strides, *conv.dilations)
-    return struct("tt_conv_shape_of", (*image, rows, columns, strip, across, attrs.x_zero))
+    pairs = ((height, width), conv.pads[:2], conv.kernel, conv.strides, conv.dilations, (rows, columns))
+    size, pads, kernel, strides, dilations, out = (pair[::-1] if is_lying(node) else pair for pair in pairs)
+    image = (count, *size, channels, outputs, *pads, *kernel, *strides, *dilations)
+    return struct("tt_conv_shape_of", (*image, *out, strip, across, attrs.x_zero))
 
 
 def called_once(

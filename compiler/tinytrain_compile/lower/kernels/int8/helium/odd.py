@@ -15,6 +15,7 @@ from tinytrain_compile.lower.kernels.int8.helium.product import copied_rows
 from tinytrain_compile.lower.kernels.int8.odd import (
     called_once,
     copied_bytes,
+    is_lying,
     shape_of,
     strip_rows,
     takes,
@@ -55,9 +56,10 @@ def any_conv(node: Node) -> KernelSpec | None:
 
     None for other nodes, and if the scratch of the plan does not hold a window.
     """
-    attrs, (_, _, columns, outputs) = attrs_of(node, QConvAttrs), result(node, "y").shape
+    attrs, (_, rows, columns, outputs) = attrs_of(node, QConvAttrs), result(node, "y").shape
     if not takes(node) or outputs < LANES:
         return None
+    columns = rows if is_lying(node) else columns
     strip, window = strip_rows(node), window_elements(node)
     beside = copied_bytes(node, strip) + (_WORD * outputs if attrs.x_zero else 0)
     room = op_def(node.op).scratch(node) - beside
