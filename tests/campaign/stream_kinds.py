@@ -176,19 +176,19 @@ class _Ear:
         assert self._instance.hear_settling() == self._numpy.unsettled
 
     def _in_slices(self, x: Array, y: Array) -> None:
-        one, handle = self._instance, self._instance._handle
+        one, handle = self._instance, self._instance.handle
         for sample, label in zip(x, y, strict=True):
-            one._give(sample[None], 2)
-            assert one._call("step_begin")(handle) == 0
+            one.give(sample[None], 2)
+            assert one.function("step_begin")(handle) == 0
             done, loss, labels = ctypes.c_int(0), ctypes.c_float(), np.ascontiguousarray(label)
             while not done.value:
                 if self._source.randrange(8) == 0:
                     self._hear(is_open=True)
                 budget = ctypes.c_uint32(self._source.choice((1, 1, 5000)))
                 given = (ctypes.c_void_p(labels.ctypes.data), budget, ctypes.byref(loss), ctypes.byref(done))
-                assert one._call("step_slice")(handle, *given) == 0
+                assert one.function("step_slice")(handle, *given) == 0
         if one.interface.accumulates:
-            assert one._call("apply")(handle) == 0
+            assert one.function("apply")(handle) == 0
 
     def _rehear(self) -> None:
         calls, state = self._source.randint(1, 2 * self._listening.calls), self._state()

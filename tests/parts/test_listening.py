@@ -177,7 +177,7 @@ def test_replay_holds_features_that_were_heard(options: dict[str, object]) -> No
 
 
 def _replay(instance: Instance, name: str, *arguments: object) -> int:
-    return int(instance._call(f"replay_{name}")(*arguments))  # pyright: ignore[reportPrivateUsage]
+    return int(instance.function(f"replay_{name}")(*arguments))
 
 
 @pytest.mark.parametrize(
@@ -441,19 +441,19 @@ def test_each_call_is_compared_with_numpy(quant: str, monkeypatch: pytest.Monkey
 
     def ones(stream: Stream) -> None:
         reset(stream)
-        graph = stream._listening.graph
-        stream._rings = {ring.name: graph.constants[ring.name] + 1 for ring in graph.state}
+        graph = stream.listening.graph
+        stream.rings = {ring.name: graph.constants[ring.name] + 1 for ring in graph.state}
 
     with monkeypatch.context() as patch:
         patch.setattr(Stream, "reset", ones)
         with pytest.raises(tt.CompileError, match=r"E0601.*output of m_hear, call 0 before training"):
             compiled(model, quant, verify="host")
-    streamed = StreamReference._streamed
+    streamed = StreamReference.streamed
 
     def emptied(reference: StreamReference, trainer: Trainer, states: Sequence[Any]) -> list[Any]:
         return [streamed(reference, trainer, [state])[0] for state in states]
 
-    monkeypatch.setattr(StreamReference, "_streamed", emptied)
+    monkeypatch.setattr(StreamReference, "streamed", emptied)
     with pytest.raises(tt.CompileError, match=r"E0601.*output of m_hear, call 0 after training"):
         compiled(model, quant, verify="host")
 
