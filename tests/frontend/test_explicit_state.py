@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import onnx
@@ -16,7 +18,7 @@ from tests.frontend import stateful_nets as nets
 from tests.frontend.stateful_nets import NETS, Stateful, node_of, set_attribute
 from tinytrain_compile.cli.python_options import options_from
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend import FrontendOptions, load_model
+from tinytrain_compile.frontend import EvaluatorLacksError, FrontendOptions, load_model
 from tinytrain_compile.frontend.file.model import OnnxModel, OnnxNode
 from tinytrain_compile.frontend.rings import onnx_window, steps
 from tinytrain_compile.frontend.training_file.read import read_training_file
@@ -202,6 +204,57 @@ def test_state_of_other_kinds(name: str, tmp_path: Path) -> None:
     assert found.value.code == "E0501"
     assert "look like state, not a ring" in found.value.what
     assert "if it is no state, choose an output with --model-output NAME" in str(found.value)
+
+
+# ---- files that nobody has written -----------------------------------------------------------------------------------
+
+OPERATORS = "Relu Softmax Concat Slice Conv Add Transpose Reshape Gather MatMul MaxPool ReduceMean Identity Split Pad"
+
+
+def _mutate(source: Random, model: onnx.ModelProto) -> None:
+    """Change one thing of a graph: an operand, an operator, an attribute, a table, a size, a name, a node less."""
+    graph = model.graph
+    node, names = source.choice(graph.node), [name for one in graph.node for name in (*one.input, *one.output)]
+    kind, number = source.randrange(7), source.choice((-9, -1, 0, 1, 2, 3, 5, 1 << 40))
+    if kind == 0:
+        node.input[source.randrange(len(node.input))] = source.choice(names)
+    elif kind == 1:
+        node.op_type = source.choice(OPERATORS.split())
+    elif kind == 2 and node.attribute:
+        given = source.choice(node.attribute)
+        given.i = number
+        given.ints[:] = source.choice(([*given.ints, 1], given.ints[:-1], [number, *given.ints[1:]]))
+    elif kind == 3:
+        table = source.choice(graph.initializer)
+        array = numpy_helper.to_array(table).copy()
+        array.reshape(-1)[source.randrange(array.size)] = number
+        table.CopyFrom(numpy_helper.from_array(array, table.name))
+    elif kind == 4:
+        source.choice(source.choice((*graph.input, *graph.output)).type.tensor_type.shape.dim).dim_value = max(
+            number, 1
+        )
+    elif kind == 5:
+        source.choice(graph.output).name = source.choice(names)
+    else:
+        graph.node.remove(node)
+
+
+def test_mutants_are_refused_or_computed_as_they_say(tmp_path: Path) -> None:
+    """No other exception comes out; what is accepted with state passes its own judge, if onnx.reference can run it."""
+    source, judged = Random(1), 0
+    for _ in range(240):
+        model = NETS[source.choice([*NETS])].model()
+        _mutate(source, model)
+        path = saved(model, tmp_path)
+        try:
+            if load_model(path, FrontendOptions(output=source.choice(("", "", "y")))).time_axis is None:
+                continue
+        except CompileError:
+            continue
+        with suppress(EvaluatorLacksError):
+            steps.check_steps(path)
+            judged += 1
+    assert judged > 20
 
 
 # ---- on the device ---------------------------------------------------------------------------------------------------

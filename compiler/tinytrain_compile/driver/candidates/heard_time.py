@@ -71,7 +71,8 @@ def heard_time(model: ImportedModel, listen: int | Literal["off", "on", "only"])
     """
     source = model.data[0]
     rank, flag = len(source.shape), f"--listen {listen}"
-    layout = {_SIGNAL: "--input-layout lc"}.get(rank, "--input-layout hwc" if source.perm == (0, 1, 2, 3) else "")
+    other = "--input-layout lc" if rank == _SIGNAL else "--input-layout hwc"
+    layout = other if source.perm == tuple(range(rank)) else ""
     found = next((k for k in range(rank) if source.shape[source.perm[k]] > 1), 0)
     wanted = listen if isinstance(listen, int) else model.time_axis
     if isinstance(wanted, int):
@@ -81,7 +82,7 @@ def heard_time(model: ImportedModel, listen: int | Literal["off", "on", "only"])
         if source.perm[found] != wanted % rank:
             inside = f"lies inside of axis {source.perm[found]} in the device's input"
             what = f"axis {wanted} of {source.name} (shape {list(source.shape)}) {inside}"
-            way = layout or f"export the model with time as axis {source.perm[found]}"
+            way = f"{layout or 'leave it out'}, or export the model with time as axis {source.perm[found]}"
             raise CompileError("E0113", flag, what, way)
     text = f"axis {source.perm[found]} of {source.name}"
     return HeardTime(flag, found, text, layout, model.floats)
