@@ -19,26 +19,26 @@ class Stream:
     """The rings of a pass on a stream, and its calls. unsettled: calls until it equals its window (m_hear_settling)."""
 
     def __init__(self, listening: Listening, run: Run) -> None:
-        self._listening, self._run = listening, run
+        self.listening, self._run = listening, run
         self.reset()
 
     def reset(self) -> None:
         """Empty the rings, as m_init does."""
-        graph = self._listening.graph
-        self._rings = {ring.name: graph.constants[ring.name] for ring in graph.state}
-        self.unsettled = self._listening.calls
+        graph = self.listening.graph
+        self.rings = {ring.name: graph.constants[ring.name] for ring in graph.state}
+        self.unsettled = self.listening.calls
 
     def weights_changed(self) -> None:
         """Count the calls from an update on."""
-        self.unsettled = max(self.unsettled, self._listening.settle)
+        self.unsettled = max(self.unsettled, self.listening.settle)
 
     def hear(self, rows: Array, state: Mapping[str, Array]) -> Array:
         """Take the new rows of a call, in the input's type; return the output, flat. state: weights at that moment."""
-        graph = self._listening.graph
+        graph = self.listening.graph
         frames = graph.inputs[0]
-        known = {**graph.constants, **state, **self._rings, frames.name: rows.reshape(frames.shape)}
+        known = {**graph.constants, **state, **self.rings, frames.name: rows.reshape(frames.shape)}
         values = self._run(graph.nodes, known)
-        self._rings = {ring.name: values[after.name] for ring, after in graph.updates}
+        self.rings = {ring.name: values[after.name] for ring, after in graph.updates}
         self.unsettled = max(0, self.unsettled - 1)
         return values[graph.outputs[0].name].ravel()
 

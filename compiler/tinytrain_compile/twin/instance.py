@@ -112,8 +112,24 @@ class Instance:
                 self.load(self.save())  # this clears the sums: nothing of the batch stays
             raise
         if face.accumulates:
-            self._check("update", self._call("apply")(self._handle))
+            self.apply()
         return np.asarray(losses, np.float32)
+
+    def apply(self) -> None:
+        """Update by what was accumulated (m_apply)."""
+        self._check("update", self._call("apply")(self._handle))
+
+    def begin_step(self, x: Array) -> None:
+        """Begin a step in slices on the samples of a call (m_step_begin). Only for a build with `slices`."""
+        self._give(np.ascontiguousarray(x), _TRAIN)
+        self._check("step", self._call("step_begin")(self._handle))
+
+    def step_slice(self, y: Array, budget: int) -> bool:
+        """Compute parts of the open step for these cycles, at least one; return whether it has ended (m_step_slice)."""
+        y, loss, done = np.ascontiguousarray(y), ctypes.c_float(), ctypes.c_int()
+        given = (ctypes.c_void_p(y.ctypes.data), ctypes.c_uint32(budget), ctypes.byref(loss), ctypes.byref(done))
+        self._check("step", self._call("step_slice")(self._handle, *given))
+        return bool(done.value)
 
     def losses(self, x: Array, y: Array) -> Array:
         """Compute the loss of each call on these samples, by steps at rate 0, then restore the state."""
