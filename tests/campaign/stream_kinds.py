@@ -57,7 +57,9 @@ def _case(source: Random, folder: Path, integer: bool) -> Case:
     words += ["--input-layout", "lc"] if drawn.channels_last else []
     words += ["--slices", "on"] if source.randrange(3) == 0 else []
     words += ["--features", "on"] if source.randrange(4) == 0 else []
-    words += ["--optimizer", source.choice(("momentum", "adam"))] if source.randrange(3) == 0 else []
+    words += (
+        ["--optimizer", source.choice(("momentum", "lion" if integer else "adam"))] if source.randrange(3) == 0 else []
+    )
     words += ["--code", "size"] if source.randrange(5) == 0 else []
     batch = source.choice((1, 1, 2))
     words += ["--batch", str(batch)] if batch > 1 else []
