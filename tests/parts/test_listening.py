@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -430,6 +430,10 @@ def test_padding_in_time_is_refused() -> None:
         compiled(network(pads="1, 1, 1, 1"), "fp32")
 
 
+def _each_alone(call: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    return lambda reference, states: [call(reference, [state])[0] for state in states]
+
+
 @pytest.mark.parametrize("quant", ["fp32", "int8"])
 def test_each_call_is_compared_with_numpy(quant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reference whose rings begin with ones differs in the first call; one that empties them, in the first call after
@@ -448,12 +452,8 @@ def test_each_call_is_compared_with_numpy(quant: str, monkeypatch: pytest.Monkey
         patch.setattr(Stream, "reset", ones)
         with pytest.raises(tt.CompileError, match=r"E0601.*output of m_hear, call 0 before training"):
             compiled(model, quant, verify="host")
-    streamed = StreamReference.streamed
-
-    def emptied(reference: StreamReference, trainer: Trainer, states: Sequence[Any]) -> list[Any]:
-        return [streamed(reference, trainer, [state])[0] for state in states]
-
-    monkeypatch.setattr(StreamReference, "streamed", emptied)
+    for call in (StreamReference.heard, StreamReference.rounded):
+        monkeypatch.setattr(StreamReference, call.__name__, _each_alone(call))
     with pytest.raises(tt.CompileError, match=r"E0601.*output of m_hear, call 0 after training"):
         compiled(model, quant, verify="host")
 

@@ -64,15 +64,14 @@ class StreamReference:
 
         Rings are kept from one state to the next, unless it is loaded.
         """
-        return self.streamed(Trainer(self._train), states)
+        return self._streamed(Trainer(self._train), states)
 
     def rounded(self, states: Sequence[Mapping[str, Array]]) -> list[tuple[Array, Array]]:
         """Return the same in float64, and per call how far float32 may lead away from it."""
-        exact, *others = (self.streamed(run, states) for run in changed_runs(self._train, self._seed))
+        exact, *others = (self._streamed(run, states) for run in changed_runs(self._train, self._seed))
         return [(whole, scattered(whole, parts)) for whole, *parts in zip(exact, *others, strict=True)]
 
-    def streamed(self, trainer: Trainer, states: Sequence[Mapping[str, Array]]) -> list[Array]:
-        """Return the outputs of a window's calls with each of these states, by the arithmetic of a trainer."""
+    def _streamed(self, trainer: Trainer, states: Sequence[Mapping[str, Array]]) -> list[Array]:
         stream, found = Stream(self._listening, trainer.run_nodes), list[Array]()
         for state in states:
             found.append(np.stack([stream.hear(rows, state) for rows in self._calls]))

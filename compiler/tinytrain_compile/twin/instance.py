@@ -88,7 +88,7 @@ class Instance:
                 result[:] = self._window(sample, self._heard_of)
             return found
         for sample, result in zip(np.ascontiguousarray(x), found, strict=True):
-            self.give(sample, _TRAIN)
+            self._give(sample, _TRAIN)
             self._check("features", self.function("features")(self.handle, ctypes.c_void_p(result.ctypes.data)))
         return found
 
@@ -112,8 +112,24 @@ class Instance:
                 self.load(self.save())  # this clears the sums: nothing of the batch stays
             raise
         if face.accumulates:
-            self._check("update", self.function("apply")(self.handle))
+            self.apply()
         return np.asarray(losses, np.float32)
+
+    def apply(self) -> None:
+        """Update by what was accumulated (m_apply)."""
+        self._check("update", self.function("apply")(self.handle))
+
+    def begin_step(self, x: Array) -> None:
+        """Begin a step in slices on the samples of a call (m_step_begin). Only for a build with `slices`."""
+        self._give(np.ascontiguousarray(x), _TRAIN)
+        self._check("step", self.function("step_begin")(self.handle))
+
+    def step_slice(self, y: Array, budget: int) -> bool:
+        """Compute parts of the open step for these cycles, at least one; return whether it has ended (m_step_slice)."""
+        y, loss, done = np.ascontiguousarray(y), ctypes.c_float(), ctypes.c_int()
+        given = (ctypes.c_void_p(y.ctypes.data), ctypes.c_uint32(budget), ctypes.byref(loss), ctypes.byref(done))
+        self._check("step", self.function("step_slice")(self.handle, *given))
+        return bool(done.value)
 
     def losses(self, x: Array, y: Array) -> Array:
         """Compute the loss of each call on these samples, by steps at rate 0, then restore the state."""
@@ -135,7 +151,7 @@ class Instance:
         out = np.empty((len(x), face.output_elements), np.float32)
         call = "infer_end" if face.input_rows else "infer"
         for index, result in enumerate(out):
-            self.give(np.ascontiguousarray(x[index : index + 1]), _INFER)
+            self._give(np.ascontiguousarray(x[index : index + 1]), _INFER)
             self._check("infer", self.function(call)(self.handle, ctypes.c_void_p(result.ctypes.data)))
         return out
 
@@ -262,7 +278,7 @@ class Instance:
 
     def _trained(self, call: str, x: Array, y: Array) -> float:
         y, loss = np.ascontiguousarray(y), ctypes.c_float()
-        self.give(np.ascontiguousarray(x), _TRAIN)
+        self._give(np.ascontiguousarray(x), _TRAIN)
         count = (ctypes.c_uint32(len(x)),) if self.interface.counted else ()
         given = (self.handle, ctypes.c_void_p(y.ctypes.data), *count, ctypes.byref(loss))
         self._check("step", self.function(call)(*given))
@@ -292,7 +308,7 @@ class Instance:
         if not self.interface.trains:
             raise CompileError("E0113", what, "this build does not train", "compile without inference_only")
 
-    def give(self, x: Array, kind: int) -> None:
+    def _give(self, x: Array, kind: int) -> None:
         """Write the inputs of a call to their places."""
         if not self._memories:
             raise CompileError("E0101", "twin", "it is closed", "make another: compiled.twin()")
