@@ -13,6 +13,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import COUNTER_BYTES, InputSlot, Listening, MemoryPlan, TrainGraph
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.ir.types import Value
+from tinytrain_compile.ops.names import operand
 from tinytrain_compile.parts.features.border import border_of
 from tinytrain_compile.parts.part import Part
 from tinytrain_compile.report.layout import bytes_text, grouped, plural
@@ -134,7 +135,7 @@ class Listens(Part):
         heard = None if counts is None else counts.hear
         return [
             f"m_hear takes {plural(listening.frames, 'row')} of {listening.window}",
-            f"{bytes_text(_ring_bytes(listening))} of rings",
+            f"{bytes_text(_ring_bytes(listening))} of rings, {bytes_text(_older_bytes(listening))} for earlier rows",
             f"{bytes_text(listening.plan.arena_bytes)} in all",
             f"settled {plural(listening.settle, 'call')} after an update",
             f"{bytes_text(self._keeper(summary))} beside the arena to keep the best of {KEEP_CALLS} calls (m_keep.h)",
@@ -155,6 +156,7 @@ class Listens(Part):
             "frames": listening.frames,
             "window": listening.window,
             "ring_bytes": _ring_bytes(listening),
+            "older_bytes": _older_bytes(listening),
             "arena_bytes": listening.plan.arena_bytes,
             "settle_calls": listening.settle,
             "keeper_bytes": self._keeper(summary),
@@ -177,6 +179,12 @@ def _padded(size: int) -> int:
 
 def _ring_bytes(listening: Listening) -> int:
     return sum(ring.size_bytes for ring in listening.graph.state)
+
+
+def _older_bytes(listening: Listening) -> int:
+    """Return the bytes of rings that a call finds filled: all but the places of its new rows."""
+    pushes = (node for node in listening.graph.nodes if node.op == "PushRows")
+    return sum(operand(node, "ring").size_bytes - operand(node, "x").size_bytes for node in pushes)
 
 
 def _byte(content: Any) -> str:
