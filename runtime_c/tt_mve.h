@@ -100,6 +100,18 @@ static inline void tt_scatter8_x4(int8_t *to, int32_t step, tt_i32x4 lanes)
 #endif
 }
 
+/* The same of the first n lanes, a constant; of all from 4 on. */
+static inline TT_ALWAYS void tt_scatter8_few(int8_t *to, int32_t step, tt_i32x4 lanes, int32_t n)
+{
+    if (n >= 4) {
+        tt_scatter8_x4(to, step, lanes);
+        return;
+    }
+    for (int i = 0; i < n; ++i) {
+        to[i * step] = (int8_t)lanes[i];
+    }
+}
+
 /* The low bytes of the lanes. */
 static inline void tt_store8_x4(int8_t *to, tt_i32x4 lanes)
 {
@@ -297,6 +309,32 @@ static inline TT_ALWAYS tt_i32x4 tt_requantise8_once_x4(tt_i32x4 acc, tt_i32x4 b
     }
 #endif
     return tt_saturate8_x4(above ? tt_above_x4(y, sum) : y, zero, low, high);
+}
+
+/* What becomes of a sum: shifts_down, above, once: see QConvAttrs. */
+typedef struct tt_end8 {
+    int32_t zero, low, high;
+    bool shifts_down, above, once;
+} tt_end8;
+
+static inline TT_ALWAYS tt_end8 tt_end8_of(
+    int32_t zero, int32_t low, int32_t high, int32_t shifts_down, int32_t above, int32_t once)
+{
+    return (tt_end8){zero, low, high, shifts_down != 0, above != 0, once != 0};
+}
+
+static inline TT_ALWAYS tt_i32x4 tt_ended8_x4(
+    tt_i32x4 sums, tt_i32x4 bias, tt_i32x4 multiplier, tt_i32x4 shift, tt_end8 end)
+{
+    if (end.once) {
+        return tt_requantise8_once_x4(sums, bias, multiplier, shift, end.zero, end.low, end.high, end.above);
+    }
+    if (end.shifts_down) {
+        return end.above ? tt_requantise8_down_above_x4(sums, bias, multiplier, shift, end.zero, end.low, end.high)
+                         : tt_requantise8_down_x4(sums, bias, multiplier, shift, end.zero, end.low, end.high);
+    }
+    return end.above ? tt_requantise8_above_x4(sums, bias, multiplier, shift, end.zero, end.low, end.high)
+                     : tt_requantise8_x4(sums, bias, multiplier, shift, end.zero, end.low, end.high);
 }
 
 /* -1 where a clamp to [low, high] let an int8 pass, else 0. */

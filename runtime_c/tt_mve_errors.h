@@ -76,7 +76,7 @@ static inline TT_ALWAYS void tt_depthwise8_error_rows(int8_t *y, int8_t *scratch
     image.top = window.rows - 1 - layer.top / cut.phase_rows;
     image.left = window.columns - 1 - layer.left / cut.phase_columns;
     tt_place_backwards(places, layer, window, cut);
-    memset(bands, 0, (size_t)(cut.strip / cut.band * cut.across * cut.deep + 16));
+    memset(bands, 0, (size_t)(tt_bands_in(cut) * cut.across * cut.deep + 16));
     for (int32_t c = 0; c < layer.count * pixel; c++) {
         const int32_t channel = layer.count == 1 ? c : c % pixel, n = layer.count == 1 ? 0 : c / pixel;
         const int8_t *const own = g + n * layer.height * layer.width * pixel + channel;
@@ -92,11 +92,15 @@ static inline TT_ALWAYS void tt_depthwise8_error_rows(int8_t *y, int8_t *scratch
                 const int32_t down = (p + layer.top % cut.phase_rows) / cut.phase_rows;
                 const int32_t ahead = down + (q + layer.left % cut.phase_columns) / cut.phase_columns * cut.deep;
                 (void)tt_lay_taps8(taps, places + phase * lanes, w + channel * kernel, cut.vectors);
-                for (int32_t row = 0; row < cut.strip; row += four.rows) {
-                    const int8_t *at = bands + row / cut.band * cut.across * cut.deep + row % cut.band + ahead;
+                for (int32_t i = 0; i < tt_bands_in(cut) * cut.band; i += four.rows) {
+                    const int32_t band = i / cut.band, row = tt_start_of(band, cut) + i % cut.band;
+                    const int8_t *at = bands + band * cut.across * cut.deep + i % cut.band + ahead;
                     const int32_t line = (n * cut.height + first + row) * cut.phase_rows + p;
                     int32_t place = (line * width + q) * pixel + channel;
                     for (int32_t column = 0; column < cut.width; column += four.columns) {
+                        const int32_t back = tt_back_of(column, cut, four);
+                        at -= back * four.step;
+                        place -= back * cut.phase_columns * pixel;
                         const tt_i32x4 sums = tt_windows_x4(at, taps, four.step, cut.vectors);
                         tt_i32x4 error = tt_requantise_x4(sums, factor, by);
                         if (keep.kind != TT_ALL_KEPT) {

@@ -23,7 +23,7 @@ typedef struct tt_taps {
 } tt_taps;
 
 /* How the output is cut. height, width: of each of the interleaved phases; strip: output rows whose bands lie in scratch
- * together; band: output rows in one; deep, across: image rows and columns in one; vectors: of taps, 16 each. */
+ * together; band: output rows in one (the last one of a strip ends with it, and may repeat rows); deep, across: image rows and columns in one; vectors: of taps, 16 each. */
 typedef struct tt_bands {
     int32_t height, width, strip, band, deep, across, vectors, phase_rows, phase_columns;
 } tt_bands;
@@ -44,6 +44,18 @@ static inline TT_ALWAYS tt_bands tt_bands_of(int32_t height, int32_t width, int3
     int32_t across, int32_t vectors, int32_t phase_rows, int32_t phase_columns)
 {
     return (tt_bands){height, width, strip, band, deep, across, vectors, phase_rows, phase_columns};
+}
+
+static inline TT_ALWAYS int32_t tt_bands_in(tt_bands cut)
+{
+    return (cut.strip + cut.band - 1) / cut.band;
+}
+
+/* The row of its strip that a band begins with. */
+static inline TT_ALWAYS int32_t tt_start_of(int32_t band, tt_bands cut)
+{
+    const int32_t start = band * cut.band;
+    return cut.strip % cut.band == 0 || start <= cut.strip - cut.band ? start : cut.strip - cut.band;
 }
 
 /* Scratch: the taps of a phase, the places where they are found in a channel's weights, and the bands of a strip. */
@@ -71,6 +83,17 @@ static inline TT_ALWAYS void tt_spread8(int8_t *to, int32_t to_pitch, const int8
     if (n == 8) {
         vstrbq_scatter_offset_u16(
             (uint8_t *)to, to_places, vldrbq_gather_offset_u16((const uint8_t *)from, from_places));
+        return;
+    }
+    if (n < 8) {
+        const mve_pred16_t few = vctp16q((uint32_t)n);
+        __asm__ volatile("vpstt\n\t"
+                         "vldrbt.u16 q0, [%[from], %q[from_places]]\n\t"
+                         "vstrbt.16 q0, [%[to], %q[to_places]]"
+            :
+            : [to] "r"(to), [from] "r"(from), [few] "Up"(few), [from_places] "w"(from_places),
+            [to_places] "w"(to_places)
+            : "q0", "memory");
         return;
     }
     __asm__ volatile("dlstp.16 lr, %[n]\n"
@@ -123,8 +146,9 @@ static inline TT_ALWAYS void tt_lay_bands8(
     int8_t *bands, const int8_t *x, int32_t first, tt_image image, int32_t down, tt_bands cut)
 {
     const int32_t room = cut.across - image.left, n = room < image.width ? room : image.width;
-    for (int32_t at = first; at < first + cut.strip; at += cut.band, bands += cut.across * cut.deep) {
-        const int32_t start = at * down - image.top; /* the image row that the band begins with */
+    for (int32_t band = 0; band < tt_bands_in(cut); band++, bands += cut.across * cut.deep) {
+        /* the image row that the band begins with */
+        const int32_t start = (first + tt_start_of(band, cut)) * down - image.top;
         const int32_t low = tt_clamp(-start, 0, cut.deep), high = tt_clamp(image.height - start, low, cut.deep);
         int8_t *to = bands + image.left * cut.deep;
         if (cut.strip < cut.height) {
@@ -210,29 +234,15 @@ static inline TT_ALWAYS tt_four tt_four_of(tt_bands cut, int32_t down, int32_t r
     return (tt_four){1, 4, right * cut.deep, 4 * right * cut.deep, cut.phase_columns};
 }
 
+/* By how many pixels the four lanes at `column` would leave the row: they then begin so much earlier, and the pixels before
+ * them are computed again. A row of less than four pixels is computed once, and its last lanes are not stored. */
+static inline TT_ALWAYS int32_t tt_back_of(int32_t column, tt_bands cut, tt_four four)
+{
+    const bool whole = cut.width % four.columns == 0 || cut.width < four.columns;
+    return whole || column + four.columns <= cut.width ? 0 : column + four.columns - cut.width;
+}
+
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
-
-/* What becomes of a sum: shifts_down, above: see QConvAttrs. */
-typedef struct tt_end8 {
-    int32_t zero, low, high;
-    bool shifts_down, above;
-} tt_end8;
-
-static inline TT_ALWAYS tt_end8 tt_end8_of(int32_t zero, int32_t low, int32_t high, int32_t shifts_down, int32_t above)
-{
-    return (tt_end8){zero, low, high, shifts_down != 0, above != 0};
-}
-
-static inline TT_ALWAYS tt_i32x4 tt_ended8_x4(
-    tt_i32x4 sums, tt_i32x4 bias, tt_i32x4 multiplier, tt_i32x4 shift, tt_end8 end)
-{
-    if (end.shifts_down) {
-        return end.above ? tt_requantise8_down_above_x4(sums, bias, multiplier, shift, end.zero, end.low, end.high)
-                         : tt_requantise8_down_x4(sums, bias, multiplier, shift, end.zero, end.low, end.high);
-    }
-    return end.above ? tt_requantise8_above_x4(sums, bias, multiplier, shift, end.zero, end.low, end.high)
-                     : tt_requantise8_x4(sums, bias, multiplier, shift, end.zero, end.low, end.high);
-}
 
 /* Rows of a depthwise QConv. scratch: see above; row_at: see tt_lay_rows8, or NULL. */
 static inline TT_ALWAYS void tt_depthwise8_rows(int8_t *y, int8_t *scratch, const int8_t *x, const int8_t *w,
@@ -247,7 +257,7 @@ static inline TT_ALWAYS void tt_depthwise8_rows(int8_t *y, int8_t *scratch, cons
     for (int32_t i = 0; i < area; i++) {
         places[i % window.columns * cut.deep + i / window.columns] = (uint8_t)i;
     }
-    memset(bands, image.border, (size_t)(cut.strip / cut.band * cut.across * cut.deep + 16));
+    memset(bands, image.border, (size_t)(tt_bands_in(cut) * cut.across * cut.deep + 16));
     for (int32_t c = 0; c < image.count * image.channels; c++) {
         const int32_t channel = image.count == 1 ? c : c % image.channels, n = image.count == 1 ? 0 : c / image.channels;
         const int8_t *const own = x + n * image.height * image.width * image.channels + channel;
@@ -261,13 +271,18 @@ static inline TT_ALWAYS void tt_depthwise8_rows(int8_t *y, int8_t *scratch, cons
             } else {
                 tt_lay_rows8(bands, own, row_at + first * window.down, image, cut);
             }
-            for (int32_t row = 0; row < cut.strip; row += four.rows) {
-                const int8_t *at = bands + row / cut.band * cut.across * cut.deep + row % cut.band * window.down;
+            for (int32_t i = 0; i < tt_bands_in(cut) * cut.band; i += four.rows) {
+                const int32_t band = i / cut.band, row = tt_start_of(band, cut) + i % cut.band;
+                const int8_t *at = bands + band * cut.across * cut.deep + i % cut.band * window.down;
                 int8_t *to = out + (first + row) * cut.width * image.channels;
                 for (int32_t column = 0; column < cut.width; column += four.columns) {
+                    const int32_t back = tt_back_of(column, cut, four);
+                    at -= back * four.step;
+                    to -= back * image.channels;
                     tt_i32x4 sums = tt_windows_x4(at, taps, four.step, cut.vectors);
                     sums = image.border == 0 ? sums : sums + correction;
-                    tt_scatter8_x4(to, four.pixels * image.channels, tt_ended8_x4(sums, its_bias, factor, by, end));
+                    const tt_i32x4 ended = tt_ended8_x4(sums, its_bias, factor, by, end);
+                    tt_scatter8_few(to, four.pixels * image.channels, ended, four.columns == 1 ? 4 : cut.width);
                     at += four.on;
                     to += four.columns * image.channels;
                 }

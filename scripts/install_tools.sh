@@ -1,8 +1,8 @@
 #!/bin/sh
 # Installs the system packages that the compiler's checks and its tests use, if they are missing: g++, cmake and make
 # build generated code, gcc brings the sanitizers, chromium opens the HTML reports, cppcheck counts deviations from
-# MISRA C (make test-more, make docs). Needs Debian or Ubuntu for that; elsewhere it says what to install and goes on: the
-# compiler works without them and says what it skipped.
+# MISRA C, espeak-ng speaks in examples/wakeword (make test-more, make docs). Needs Debian or Ubuntu for that; elsewhere it
+# says what to install and goes on: the compiler works without them and says what it skipped.
 set -u
 
 # Installs packages all at once or, if one of them is not to be had, none.
@@ -29,6 +29,6 @@ done
 python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || missing="$missing python3-venv"
 # shellcheck disable=SC2086  # one word a package
 install $missing
-for tool in chromium cppcheck; do # by themselves: Ubuntu has no chromium package, which must not keep QEMU out
+for tool in chromium cppcheck espeak-ng; do # by themselves: Ubuntu has no chromium package, which must not keep QEMU out
     command -v "$tool" >/dev/null 2>&1 || install "$tool"
 done

@@ -37,6 +37,7 @@ PAGES = (
     "examples/linear/README.md",
     "examples/keywords/README.md",
     "examples/vibration/README.md",
+    "examples/wakeword/README.md",
     "docs/activations.md",
     "docs/c-api.md",
     "docs/python-api.md",

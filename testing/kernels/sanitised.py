@@ -22,10 +22,11 @@ Make = Callable[[Node, str, KernelContext], tuple[Kernel, int]]
 """(node, name, context) -> its kernel, bytes of scratch"""
 SCALAR, VECTORS = KernelContext(), KernelContext(InstructionSet(int_vectors=True))
 HEAD = """#include "tt_float_pairs.h"
-#include "tt_mve.h"
+#include "tt_mve_conv.h"
 #include "tt_mve_errors.h"
 #include "tt_mve_pool.h"
 #include "tt_dense.h"
+#include "tt_conv.h"
 #include "tt_dense_update.h"
 #include "tt_dsp_rows.h"
 #include "tt_exponents.h"

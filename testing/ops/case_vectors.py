@@ -75,6 +75,32 @@ def dense(rng: Rng, whole_inputs: bool) -> Geometry:
             return (count, height, width, channels), out, conv
 
 
+def odd(rng: Rng, index: int) -> Geometry:
+    """A convolution of any number of channels, from four outputs on: 1x1, k x k with or without dilation, and (every
+    fifth) depthwise on maps of any size."""
+    while True:
+        count, height, width, channels = (int(n) for n in rng.integers(1, (3, 12, 14, 30)))
+        out = int(rng.integers(LANES, 24))
+        if index % 5 == 1 or index % 5 == 3:
+            return (count, height, width + 1, channels + 1), out, ConvAttrs((1, 1))
+        kernel, strides, apart = rng.integers(1, 6, 2), rng.integers(1, 4, 2), rng.integers(1, 4, 2)
+        depthwise = index % 5 == 4
+        pads = [int(rng.integers(0, kernel[i % 2] * apart[i % 2])) for i in range(4)]
+        conv = ConvAttrs(
+            (int(kernel[0]), int(kernel[1])),
+            (int(strides[0]), int(strides[1])),
+            (pads[0], pads[1], pads[2], pads[3]),
+            (1, 1) if depthwise else (int(apart[0]), int(apart[1])),
+            groups=channels if depthwise else 1,
+        )
+        try:
+            conv.output_hw(height, width)
+        except ValueError:
+            continue
+        if conv.kernel != (1, 1):
+            return (count, height, width, channels), channels if depthwise else out, conv
+
+
 def convolution(rng: Rng, index: int, whole_inputs: bool) -> Geometry:
     """1x1, depthwise or dense."""
     if index % 3 == 2:
@@ -126,6 +152,9 @@ VECTORS: dict[str, Generator] = {
     "QConv": lambda rng, index: quantised.of_relu(
         quantised.qconv(rng, classifier(rng) if index % 9 == 4 else convolution(rng, index, False), index % KINDS),
         index // 3 % 2 == 1,
+    ),
+    "QConv odd": lambda rng, index: quantised.of_relu(
+        quantised.qconv(rng, odd(rng, index), index % KINDS, index % 5 == 3), index // 5 % 2 == 1
     ),
     "MaxPool": lambda rng, _index: pool(rng),
     "QConvGradInput": lambda rng, index: quantised.qconv_grad_input(

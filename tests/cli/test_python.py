@@ -270,3 +270,18 @@ def test_what_pytorch_cannot_export_is_one_line() -> None:
         tt.from_torch(_module(torch), torch.randn(1, 5, 8))
     with pytest.raises(tt.CompileError, match=r"list is no torch.nn.Module"):
         tt.from_torch([], torch.randn(1, 5, 8))
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("verify", False, 'verify="none" turns it off'),
+        ("stream", False, 'stream="off" turns it off'),
+        ("verify", True, "choose one of qemu, host, none"),
+        ("arena", False, "leave it out, or give a value"),
+    ],
+)
+def test_true_and_false_are_for_switches(option: str, value: bool, said: str) -> None:
+    with pytest.raises(tt.CompileError, match=re.escape(f"{option}=: {value} is no value of this option; {said}")):
+        tt.compile(DIGITS, **{**QUICK, option: value})
+    assert tt.compile(DIGITS, **QUICK, count=False).files

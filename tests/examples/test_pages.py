@@ -27,7 +27,15 @@ from tinytrain_compile.report.reference import errors_markdown, ops_markdown
 
 PAGES = sorted(
     path.relative_to(ROOT)
-    for folder in (".", "docs", "docs/adr", "examples/digits", "examples/linear", "examples/keywords")
+    for folder in (
+        ".",
+        "docs",
+        "docs/adr",
+        "examples/digits",
+        "examples/linear",
+        "examples/keywords",
+        "examples/wakeword",
+    )
     for path in (ROOT / folder).glob("*.md")
 )
 

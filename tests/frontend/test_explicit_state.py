@@ -19,8 +19,9 @@ from tests.frontend.stateful_nets import NETS, Stateful, node_of, set_attribute
 from tinytrain_compile.cli.python_options import options_from
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import EvaluatorLacksError, FrontendOptions, load_model
+from tinytrain_compile.frontend.evaluator import steps
 from tinytrain_compile.frontend.file.model import OnnxModel, OnnxNode
-from tinytrain_compile.frontend.rings import onnx_window, steps
+from tinytrain_compile.frontend.rings import onnx_window
 from tinytrain_compile.frontend.training_file.read import read_training_file
 from tinytrain_compile.learn.export import judged_file
 

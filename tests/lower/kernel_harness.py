@@ -37,6 +37,7 @@ INCLUDED = (
         "tt_exponents.h",
         "tt_dsp_rows.h",
         "tt_dense.h",
+        "tt_conv.h",
         "tt_dense_update.h",
         "tt_float_pairs.h",
         "tt_mve_float.h",

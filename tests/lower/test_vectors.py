@@ -33,6 +33,8 @@ PLANTED = (
     ("QConvGradInput", "tt_dot16_x4(&acc_0, ", "tt_dot16_x4(&acc_1, "),
     ("QConv", "tt_copy8(&patches[", "tt_copy8(&patches[0 * "),
     ("QConv", "_above_x4(", "_x4("),
+    ("QConv odd", "tt_conv_tables_of(&w[0]", "tt_conv_tables_of(&w[1]"),
+    ("QConv odd", "tt_conv8(&y[0]", "tt_conv8(&y[1]"),
     ("MaxPool", "&x[0]", "&x[1]"),
     ("QAdd", "tt_load8_x4(&b[", "tt_load8_x4(&a["),
     ("QAdd", "tt_halve_above_x4(", "tt_halve_x4("),
@@ -51,7 +53,7 @@ def test_every_kernel_on_vectors_has_random_cases() -> None:
 
 @pytest.mark.parametrize("op", sorted(VECTORS))
 def test_these_shapes_have_a_kernel_on_vectors_only_where_the_core_has_them(op: str) -> None:
-    names = {"_x4", "tt_depthwise8", "tt_passed_bits8", "tt_max_pool8"}
+    names = {"_x4", "tt_depthwise8", "tt_passed_bits8", "tt_max_pool8", "tt_product8", "tt_conv8"}
     assert all(any(name in source for name in names) for source in _on_vectors(op, 4))
     assert not any(
         name in source

@@ -81,7 +81,7 @@ class Keeper:
     def add(self, rows: Array, score: float) -> None:
         """Hear the rows of a call, whose score is then this."""
         self.device.hear(rows)
-        handle, data = self.device._handle, rows.ctypes.data_as(ctypes.c_void_p)  # pyright: ignore[reportPrivateUsage]
+        handle, data = self.device.handle, rows.ctypes.data_as(ctypes.c_void_p)
         assert self._library.tt_add(handle, data, ctypes.c_float(score)) == OK
 
     def best(self, like: Array) -> tuple[Array, float] | None:

@@ -177,7 +177,7 @@ def test_replay_holds_features_that_were_heard(options: dict[str, object]) -> No
 
 
 def _replay(instance: Instance, name: str, *arguments: object) -> int:
-    return int(instance._call(f"replay_{name}")(*arguments))  # pyright: ignore[reportPrivateUsage]
+    return int(instance.function(f"replay_{name}")(*arguments))
 
 
 @pytest.mark.parametrize(

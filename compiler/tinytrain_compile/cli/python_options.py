@@ -29,6 +29,7 @@ from tinytrain_compile.options.option import GROUPS, Option
 def options_from(model: Path | str, options: Mapping[str, Any]) -> CompileOptions:
     """Return the options that the command would have; CompileError E0101 for those that it would refuse."""
     _check_names(options)
+    _check_switches(options)
     try:
         with (
             redirect_stdout(io.StringIO()),
@@ -50,6 +51,20 @@ def _check_names(options: Mapping[str, Any]) -> None:
             near = near_option(plain, known).replace("-", "_")
             way = f"did you mean {near}=?" if near else "help(tt.compile) lists all options"
             raise CompileError("E0101", f"{name}=", "compile has no such option", way)
+
+
+def _check_switches(options: Mapping[str, Any]) -> None:
+    """Raise E0101 for True or False as the value of an option that is no switch, with the values that it has."""
+    parameters = {flag: one for one in command.params for flag in one.opts}
+    for name, value in options.items():
+        one = parameters.get(f"--{name.replace('_', '-')}")
+        if not isinstance(value, bool) or one is None or getattr(one, "is_flag", False):
+            continue
+        choices = [str(choice) for choice in getattr(one.type, "choices", ())]
+        off = next((choice for choice in ("off", "none", "never") if choice in choices), "")
+        way = f"choose one of {', '.join(choices)}" if choices else "leave it out, or give a value"
+        way = f'{name}="{off}" turns it off' if off and not value else way
+        raise CompileError("E0101", f"{name}=", f"{value} is no value of this option", way)
 
 
 def _arguments(options: Mapping[str, Any]) -> Iterator[str]:

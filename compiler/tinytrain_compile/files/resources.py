@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 
 _NAMES = """
-config runtime float_pairs fixed exponents qloss dsp_sums dsp_direct dsp dsp_tiles dsp_rows dense dense_update
-mve_sums mve mve_windows mve_errors mve_pool mve_float state state_int8 page external chosen clip sign clip_int8
+config runtime float_pairs fixed exponents qloss dsp_sums dsp_direct dsp dsp_tiles dsp_rows dense dense_update conv
+mve_sums mve mve_conv mve_windows mve_errors mve_pool mve_float
+state state_int8 page external chosen clip sign clip_int8
 """
 HEADERS = tuple(f"tt_{name}.h" for name in _NAMES.split())
 """Of runtime_c/: what may go beside generated C, where it needs that. tt_debug.h is for the tests."""

@@ -40,19 +40,19 @@ class Instance:
         self._slots = {slot.name: slot for slot in interface.state}
         sizes = (interface.arena_bytes, *interface.further_bytes)
         self._memories = [_Memory(size, interface.alignment_bytes) for size in sizes]
-        self._handle = ctypes.c_void_p()
+        self.handle = ctypes.c_void_p()
         self.reset()
 
     def reset(self) -> None:
         """Reset to the state of the model file."""
         count, sizes = len(self._memories), [memory.size for memory in self._memories]
         places = (ctypes.c_void_p * count)(*(memory.address for memory in self._memories))
-        self._check("init", self._call("init_memories")(ctypes.byref(self._handle), places, _sizes(sizes)))
+        self._check("init", self.function("init_memories")(ctypes.byref(self.handle), places, _sizes(sizes)))
 
     def set_rate(self, rate: float) -> None:
         """Set the learning rate from the next update on."""
         self._needs_training("learning rate")
-        self._check("learning rate", self._call("set_lr")(self._handle, ctypes.c_float(rate)), "E0101")
+        self._check("learning rate", self.function("set_lr")(self.handle, ctypes.c_float(rate)), "E0101")
 
     def train(self, x: Array, y: Array) -> Array:
         """Update once on these samples: the loss of each call. As many as a batch has, or fewer if it accumulates.
@@ -78,7 +78,7 @@ class Instance:
 
     def rescore(self) -> None:
         """Choose the channels (m_rescore). E0105 without scores, and if channels are chosen."""
-        self._check("rescore", self._call("rescore")(self._handle))
+        self._check("rescore", self.function("rescore")(self.handle))
 
     def features(self, x: Array) -> Array:
         """Compute the frozen part's features of each sample: (samples, bytes). E0113 for a build without features."""
@@ -89,7 +89,7 @@ class Instance:
             return found
         for sample, result in zip(np.ascontiguousarray(x), found, strict=True):
             self._give(sample, _TRAIN)
-            self._check("features", self._call("features")(self._handle, ctypes.c_void_p(result.ctypes.data)))
+            self._check("features", self.function("features")(self.handle, ctypes.c_void_p(result.ctypes.data)))
         return found
 
     def train_features(self, features: Array, y: Array) -> Array:
@@ -117,18 +117,18 @@ class Instance:
 
     def apply(self) -> None:
         """Update by what was accumulated (m_apply)."""
-        self._check("update", self._call("apply")(self._handle))
+        self._check("update", self.function("apply")(self.handle))
 
     def begin_step(self, x: Array) -> None:
         """Begin a step in slices on the samples of a call (m_step_begin). Only for a build with `slices`."""
         self._give(np.ascontiguousarray(x), _TRAIN)
-        self._check("step", self._call("step_begin")(self._handle))
+        self._check("step", self.function("step_begin")(self.handle))
 
     def step_slice(self, y: Array, budget: int) -> bool:
         """Compute parts of the open step for these cycles, at least one; return whether it has ended (m_step_slice)."""
         y, loss, done = np.ascontiguousarray(y), ctypes.c_float(), ctypes.c_int()
         given = (ctypes.c_void_p(y.ctypes.data), ctypes.c_uint32(budget), ctypes.byref(loss), ctypes.byref(done))
-        self._check("step", self._call("step_slice")(self._handle, *given))
+        self._check("step", self.function("step_slice")(self.handle, *given))
         return bool(done.value)
 
     def losses(self, x: Array, y: Array) -> Array:
@@ -152,7 +152,7 @@ class Instance:
         call = "infer_end" if face.input_rows else "infer"
         for index, result in enumerate(out):
             self._give(np.ascontiguousarray(x[index : index + 1]), _INFER)
-            self._check("infer", self._call(call)(self._handle, ctypes.c_void_p(result.ctypes.data)))
+            self._check("infer", self.function(call)(self.handle, ctypes.c_void_p(result.ctypes.data)))
         return out
 
     def hear(self, rows: Array) -> Array:
@@ -167,7 +167,7 @@ class Instance:
             is_due = ctypes.c_int()
             pointers = (ctypes.c_void_p(frames.ctypes.data), ctypes.c_size_t(count))
             found = (ctypes.c_void_p(out[number].ctypes.data), ctypes.byref(is_due))
-            self._check("hear", self._call("hear")(self._handle, *pointers, *found))
+            self._check("hear", self.function("hear")(self.handle, *pointers, *found))
             due[number] = is_due.value
         return out, due
 
@@ -181,12 +181,12 @@ class Instance:
         self.call_rows()
         rows = np.ascontiguousarray(rows)
         given = ctypes.c_void_p(rows.ctypes.data), ctypes.c_size_t(len(rows))
-        self._check("hear", self._call("rehear")(self._handle, *given))
+        self._check("hear", self.function("rehear")(self.handle, *given))
 
     def hear_settling(self) -> int:
         """Return the calls until a stream equals its window (m_hear_settling)."""
         self.call_rows()
-        return int(self._call("hear_settling", ctypes.c_uint32)(self._handle))
+        return int(self.function("hear_settling", ctypes.c_uint32)(self.handle))
 
     def call_rows(self) -> int:
         """Return the rows that m_hear takes; E0113 for a build without it."""
@@ -212,7 +212,7 @@ class Instance:
     def heard_features(self) -> Array:
         """Copy the features of the window that was heard last, in bytes (m_hear_features)."""
         found = np.empty(self._feature_bytes(), np.uint8)
-        self._check("features", self._call("hear_features")(self._handle, ctypes.c_void_p(found.ctypes.data)))
+        self._check("features", self.function("hear_features")(self.handle, ctypes.c_void_p(found.ctypes.data)))
         return found
 
     def save(self) -> bytes:
@@ -224,7 +224,7 @@ class Instance:
             kept.extend(ctypes.string_at(data, size))
             return 0
 
-        self._check("save", self._call("save")(self._handle, _Callback(write), None))
+        self._check("save", self.function("save")(self.handle, _Callback(write), None))
         return bytes(kept)
 
     def load(self, checkpoint: bytes) -> None:
@@ -238,7 +238,7 @@ class Instance:
             taken += len(part)
             return int(len(part) < size)
 
-        self._check("checkpoint", self._call("load")(self._handle, _Callback(read), None))
+        self._check("checkpoint", self.function("load")(self.handle, _Callback(read), None))
 
     def state(self) -> dict[str, Array]:
         """Copy every tensor of the state, flat, by the graph's names."""
@@ -252,27 +252,27 @@ class Instance:
 
     def delta(self) -> bytes:
         """Return the changes by training, as the device's message. E0113 for a build without `--runtime delta`."""
-        size = self._delta_call("size", ctypes.c_size_t)(self._handle)
+        size = self._delta_call("size", ctypes.c_size_t)(self.handle)
         message = ctypes.create_string_buffer(size)
-        self._check("delta", self._delta_call("get")(self._handle, message))
+        self._check("delta", self._delta_call("get")(self.handle, message))
         return message.raw
 
     def apply_delta(self, message: bytes) -> None:
         """Set the values in flash plus a delta. E0105 if it is another model's, or damaged: nothing changes then."""
-        size = self._delta_call("size", ctypes.c_size_t)(self._handle)
+        size = self._delta_call("size", ctypes.c_size_t)(self.handle)
         if len(message) != size:
             what = f"{len(message)} bytes, and a delta of this model has {size}"
             raise CompileError("E0105", "delta", what, "give one of a build of the same model")
-        self._check("delta", self._delta_call("apply")(self._handle, ctypes.c_char_p(message), ctypes.c_size_t(size)))
+        self._check("delta", self._delta_call("apply")(self.handle, ctypes.c_char_p(message), ctypes.c_size_t(size)))
 
     def seed_device(self, device: int) -> None:
         """Set the device's own rounding noise."""
-        self._check("device", self._delta_call("seed")(self._handle, ctypes.c_uint32(device)))
+        self._check("device", self._delta_call("seed")(self.handle, ctypes.c_uint32(device)))
 
     def close(self) -> None:
         """Free the memories."""
         self._memories.clear()
-        self._handle = ctypes.c_void_p()
+        self.handle = ctypes.c_void_p()
 
     # ---- calls ------------------------------------------------------------------------------------------------------
 
@@ -280,19 +280,19 @@ class Instance:
         y, loss = np.ascontiguousarray(y), ctypes.c_float()
         self._give(np.ascontiguousarray(x), _TRAIN)
         count = (ctypes.c_uint32(len(x)),) if self.interface.counted else ()
-        given = (self._handle, ctypes.c_void_p(y.ctypes.data), *count, ctypes.byref(loss))
-        self._check("step", self._call(call)(*given))
+        given = (self.handle, ctypes.c_void_p(y.ctypes.data), *count, ctypes.byref(loss))
+        self._check("step", self.function(call)(*given))
         return loss.value
 
     def _trained_behind(self, call: str, features: Array, y: Array) -> float:
         features, y, loss = np.ascontiguousarray(features), np.ascontiguousarray(y), ctypes.c_float()
         if self.interface.window is not None:
             self._fill("input", features)
-            step = self._call("accumulate" if self.interface.accumulates else "train_step")
-            self._check("step", step(self._handle, ctypes.c_void_p(y.ctypes.data), ctypes.byref(loss)))
+            step = self.function("accumulate" if self.interface.accumulates else "train_step")
+            self._check("step", step(self.handle, ctypes.c_void_p(y.ctypes.data), ctypes.byref(loss)))
             return loss.value
         pointers = (ctypes.c_void_p(features.ctypes.data), ctypes.c_void_p(y.ctypes.data), ctypes.byref(loss))
-        self._check("step", self._call(call)(self._handle, *pointers))
+        self._check("step", self.function(call)(self.handle, *pointers))
         return loss.value
 
     def _feature_bytes(self) -> int:
@@ -314,8 +314,8 @@ class Instance:
             raise CompileError("E0101", "twin", "it is closed", "make another: compiled.twin()")
         rows = self.interface.input_rows
         if rows:
-            self._check("begin", self._call("begin")(self._handle, kind))
-            status = self._call("push_rows")(self._handle, ctypes.c_void_p(x.ctypes.data), ctypes.c_size_t(rows))
+            self._check("begin", self.function("begin")(self.handle, kind))
+            status = self.function("push_rows")(self.handle, ctypes.c_void_p(x.ctypes.data), ctypes.c_size_t(rows))
             self._check("rows", status)
             return
         if self.interface.window is not None:
@@ -325,14 +325,15 @@ class Instance:
             self._fill(call, np.ascontiguousarray(part))
 
     def _fill(self, call: str, data: Array) -> None:
-        ctypes.memmove(self._call(call, ctypes.c_void_p)(self._handle), data.ctypes.data, data.nbytes)
+        ctypes.memmove(self.function(call, ctypes.c_void_p)(self.handle), data.ctypes.data, data.nbytes)
 
     def _delta_call(self, name: str, result: type[Any] = ctypes.c_int) -> Callable[..., Any]:
         if not hasattr(self._library, f"{self.interface.prefix}_delta_{name}"):
             raise CompileError("E0113", "delta", "this build has none", "compile with runtime='delta'")
-        return self._call(f"delta_{name}", result)
+        return self.function(f"delta_{name}", result)
 
-    def _call(self, name: str, result: type[Any] = ctypes.c_int) -> Callable[..., Any]:
+    def function(self, name: str, result: type[Any] = ctypes.c_int) -> Callable[..., Any]:
+        """Return a function of the project by its name without the prefix; most take `handle` first."""
         function = getattr(self._library, f"{self.interface.prefix}_{name}")
         function.restype = result
         return function

@@ -58,7 +58,7 @@ def check_file(
 
 def _check_state(options: CompileOptions) -> tuple[str, ...]:
     """Compare a file with state, call by call, with its window; why that could not be done. E0605 if they differ."""
-    from tinytrain_compile.frontend.rings.steps import check_steps
+    from tinytrain_compile.frontend.evaluator.steps import check_steps
 
     try:
         check_steps(options.model, options.model_output, options.seed)

@@ -9,7 +9,11 @@ from pathlib import Path
 
 from tinytrain_compile.errors import CompileError
 
-_KERAS = 'import tf2onnx, keras; tf2onnx.convert.from_keras(keras.models.load_model("{file}"), output_path="{onnx}")'
+_KERAS = (
+    'import tf2onnx, keras; m = keras.models.load_model("{file}"); '
+    'tf2onnx.convert.from_keras(keras.Model(m.inputs, m.outputs), output_path="{onnx}")'
+)
+"""A model of inputs and outputs: tf2onnx does not take a Sequential of Keras 3."""
 _TORCH = 'torch.onnx.export(net.eval(), (x[:1],), "{onnx}", dynamo=True, optimize=False)'
 _WAYS = {
     "torch": (

@@ -30,6 +30,7 @@ READS_ONLY = (
     "tt_stepped_bias",
     "tt_above8_f32",
     "tt_between8_f32",
+    "tt_conv_tables_of",
     "tt_dense_ends_of",
 )
 """Helpers that only read what their arguments point to."""
@@ -62,6 +63,9 @@ WRITES_FIRST = {
     "tt_depthwise8": 2,
     "tt_depthwise8_rows": 2,
     "tt_dense8": 2,
+    "tt_product8": 2,
+    "tt_conv8": 2,
+    "tt_conv16": 2,
     "tt_max_pool8": 1,
     "tt_depthwise8_error": 3,
     "tt_depthwise8_error_rows": 3,

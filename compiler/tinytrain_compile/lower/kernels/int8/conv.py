@@ -32,6 +32,7 @@ from tinytrain_compile.lower.kernels.int8.depthwise import depthwise, depthwise_
 from tinytrain_compile.lower.kernels.int8.dsp.product import PackedOperand, packed_product
 from tinytrain_compile.lower.kernels.int8.dsp.rows import direct_maps, line_conv
 from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, dense_rows, row_conv
+from tinytrain_compile.lower.kernels.int8.odd import odd_conv
 from tinytrain_compile.lower.kernels.int8.operands import Centred, ErrorLayer, requantised_end, tile_end
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
@@ -62,7 +63,7 @@ RAGGED_TILE = 4
 def qconv(node: Node, context: KernelContext) -> KernelSpec:
     """Compute sums of (x - zero) w, plus bias, requantised per channel; k x k gathers centred pixels as int16."""
     attrs = attrs_of(node, QConvAttrs)
-    if (spec := dense_forward(node, context)) is not None:
+    if (spec := dense_forward(node, context) or odd_conv(node, context)) is not None:
         return spec
     conv, shape, image = attrs.conv, map_shape(result(node, "y")), operand(node, "x").shape
     weights, whole = weight_of(node, conv.split)

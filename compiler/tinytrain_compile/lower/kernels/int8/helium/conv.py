@@ -30,6 +30,7 @@ from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.conv import TapWindow, weight_sums
 from tinytrain_compile.lower.kernels.int8.depthwise import depthwise, depthwise_gradient
 from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, dense_rows
+from tinytrain_compile.lower.kernels.int8.helium.odd import any_conv, odd_product
 from tinytrain_compile.lower.kernels.int8.helium.product import (
     Epilogue,
     VectorOperand,
@@ -80,9 +81,9 @@ def vector_conv(node: Node, context: KernelContext) -> KernelSpec | None:
     *image, channels = operand(node, "x").shape
     extents = (math.prod(image), shape[3], channels)
     if not is_product(conv):
-        return vector_dense(node)
+        return vector_dense(node) or any_conv(node)
     if not fits(extents):
-        return None
+        return odd_product(node)
     sliced = conv.split is not None
     weights, whole = weight_of(node, conv.split)
     operands = tensors(node, "bias", "multiplier", "shift")

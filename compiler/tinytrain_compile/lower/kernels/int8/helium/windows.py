@@ -14,6 +14,7 @@ from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.intrinsics.lanes import LANES, LARGEST_PITCH
 from tinytrain_compile.lower.kernels.base import Index, KernelSpec, plain, tensor, tensors
 from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, output_shape
+from tinytrain_compile.lower.kernels.int8.helium.odd import end_of
 from tinytrain_compile.lower.kernels.int8.operands import called, first, struct, written
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
@@ -39,7 +40,8 @@ _ROW, _VECTOR, _SUM = 6, 2, 9
 @dataclass(frozen=True)
 class Bands:
     """tt_bands of tt_mve_windows.h: output rows of a strip and of a band, image rows and columns of one, vectors of
-    taps; phases: (rows, columns) of interleaved outputs."""
+    taps; phases: (rows, columns) of interleaved outputs. spare: bytes of lanes behind a row of less than four
+    pixels."""
 
     strip: int
     band: int
@@ -47,13 +49,14 @@ class Bands:
     across: int
     vectors: int
     phases: tuple[int, int] = (1, 1)
+    spare: int = 0
 
     @property
     def scratch_bytes(self) -> int:
         """Bytes of a phase's taps, of all phases' tap places, of the bands, and of the elements that sums read after
         these."""
         taps = BYTES * self.vectors * (1 + math.prod(self.phases))
-        return taps + self.strip // self.band * self.across * self.deep + BYTES
+        return taps + -(-self.strip // self.band) * self.across * self.deep + BYTES + self.spare
 
 
 @dataclass(frozen=True)
@@ -66,23 +69,32 @@ class Window:
     lead: tuple[int, int] = (0, 0)
 
 
-def cut_bands(tiles: DepthwiseTiles, out_hw: tuple[int, int], window: Window, strips: Sequence[int]) -> Bands | None:
-    """Return the cheapest bands whose scratch is at most the plan's, None if there are none; strips: permitted ones."""
+def cut_bands(
+    tiles: DepthwiseTiles, out_hw: tuple[int, int], window: Window, strips: Sequence[int], narrow: bool = False
+) -> Bands | None:
+    """Return the cheapest bands whose scratch is at most the plan's, None if there are none.
+
+    strips: permitted ones; narrow: whether rows may have less than four pixels.
+    """
     phases = tiles.phases
     width = out_hw[1] // phases[1]
     across = (width - 1) * window.strides[1] + window.taps[1] + window.lead[1]
     ways: list[tuple[float, Bands]] = []
     for strip in strips:
-        for band in (rows for rows in range(1, strip + 1) if strip % rows == 0):
+        for band in (rows for rows in range(1, strip + 1) if strip % rows == 0 or rows % LANES == 0):
             deep = (band - 1) * window.strides[0] + window.taps[0] + window.lead[0]
             vectors = -(-((window.taps[1] - 1) * deep + window.taps[0]) // BYTES)
-            bands = Bands(strip, band, deep, across, vectors, phases)
-            step = window.strides[0] if band % LANES == 0 else window.strides[1] * deep
+            by_rows, groups = band % LANES == 0, -(-width // LANES)
+            step = window.strides[0] if by_rows else window.strides[1] * deep
+            spare = 0 if by_rows else step * max(LANES - width, 0)
+            bands = Bands(strip, band, deep, across, vectors, phases, spare)
             reach = BYTES * (vectors - 1) + (LANES - 1) * step
             fits = max(deep, reach) <= LARGEST_OFFSET and bands.scratch_bytes <= tiles.scratch_bytes
-            if fits and (band % LANES == 0 or width % LANES == 0):
+            if fits and (narrow or not spare):
+                again = -(-strip // band) * band / strip
                 laid = deep * (_ROW + _VECTOR * -(-across // 8)) / (band * width * math.prod(phases))
-                ways.append((laid + _SUM * vectors / LANES, bands))
+                sums = _SUM * vectors / LANES * (1.0 if by_rows else groups * LANES / width)
+                ways.append(((laid + sums) * again, bands))
     return min(ways, key=lambda way: (way[0], way[1].scratch_bytes))[1] if ways else None
 
 
@@ -93,17 +105,16 @@ def band_depthwise(node: Node, block: RowBlock | None) -> KernelSpec | None:
     tiles = _of_rows(forward_depthwise(node), block, conv.strides[0])
     if not _takes(node):
         return None
-    bands = cut_bands(tiles, (rows, columns), Window(conv.kernel, conv.strides), (tiles.strip,))
+    bands = cut_bands(tiles, (rows, columns), Window(conv.kernel, conv.strides), (tiles.strip,), narrow=True)
     if bands is None:
         return None
     x, (w, *ends) = image_of(node, "x", block), tensors(node, "w", "bias", "multiplier", "shift")
     image = (count, height, width, channels, *conv.pads[:2], attrs.x_zero)
-    end = (attrs.y_zero, attrs.low, attrs.high, int(attrs.shifts_down), int(attrs.above))
 
     def body(y: Buffer, scratch: Buffer, given: Sequence[Buffer]) -> Stmt:
         numbers = _shapes(image, conv.kernel, conv.strides, conv.kernel, (shape[1], columns), bands)
         places = map(first, (y, scratch, *given))
-        return called(_by_rows("tt_depthwise8", block), *places, *numbers, struct("tt_end8_of", end))
+        return called(_by_rows("tt_depthwise8", block), *places, *numbers, end_of(attrs))
 
     inputs, shape = [x, w, *ends], output_shape(node, block.count if block else None)
     return KernelSpec(inputs, [_in_bands(inputs, block, shape, bands, body)], plain)

@@ -1,0 +1,74 @@
+"""Convolutions on vectors whose shapes no schedule takes: odd output channels, dilated windows (tt_mve_conv.h)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tvm.ir import Expr
+from tvm.tirx import Stmt
+
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.intrinsics.lanes import LANES
+from tinytrain_compile.lower.kernels.base import KernelSpec, call_int, i32
+from tinytrain_compile.lower.kernels.int8.helium.product import copied_rows
+from tinytrain_compile.lower.kernels.int8.odd import (
+    called_once,
+    copied_bytes,
+    is_lying,
+    shape_of,
+    strip_rows,
+    takes,
+    window_elements,
+)
+from tinytrain_compile.lower.kernels.int8.operands import called, struct
+from tinytrain_compile.ops.base import op_def
+from tinytrain_compile.ops.int8.conv import QConvAttrs
+from tinytrain_compile.ops.int8.conv_form import forward_product
+from tinytrain_compile.ops.names import attrs_of, operand, result
+
+_WORD = 4
+"""Bytes of a correction."""
+
+
+def end_of(attrs: QConvAttrs) -> Expr:
+    """Return the tt_end8 of a layer."""
+    return struct("tt_end8_of", (attrs.y_zero, attrs.low, attrs.high, attrs.shifts_down, attrs.above, attrs.once))
+
+
+def odd_product(node: Node) -> KernelSpec | None:
+    """Compute 1x1 of any number of output channels from four on; None for other nodes."""
+    attrs, (*image, inputs), outputs = attrs_of(node, QConvAttrs), operand(node, "x").shape, result(node, "y").shape[3]
+    pixels = math.prod(image)
+    if not takes(node) or outputs < LANES or pixels == 1 or inputs == 1:
+        return None
+    strip = copied_rows((pixels, outputs, inputs), forward_product(node), False)
+    sizes = map(i32, (pixels, outputs, inputs, attrs.x_zero, strip))
+
+    def body(places: Sequence[Expr], operands: Sequence[Expr]) -> Stmt:
+        return called("tt_product8", *places, call_int("tt_conv_tables_of", *operands), *sizes, end_of(attrs))
+
+    return called_once(node, ("int8", strip * inputs), body)
+
+
+def any_conv(node: Node) -> KernelSpec | None:
+    """Compute k x k over all channels, dilated or not, of any number of output channels from four on.
+
+    None for other nodes, and if the scratch of the plan does not hold a window.
+    """
+    attrs, (_, rows, columns, outputs) = attrs_of(node, QConvAttrs), result(node, "y").shape
+    if not takes(node) or outputs < LANES:
+        return None
+    columns = rows if is_lying(node) else columns
+    strip, window = strip_rows(node), window_elements(node)
+    beside = copied_bytes(node, strip) + (_WORD * outputs if attrs.x_zero else 0)
+    room = op_def(node.op).scratch(node) - beside
+    across = max((few for few in range(1, columns + 1) if columns % few == 0 and few * window <= room), default=0)
+    if not across:
+        return None
+
+    def body(places: Sequence[Expr], operands: Sequence[Expr]) -> Stmt:
+        tables = call_int("tt_conv_tables_of", *operands)
+        return called("tt_conv8", *places, tables, shape_of(node, strip, across), end_of(attrs))
+
+    return called_once(node, ("int8", beside + across * window), body)

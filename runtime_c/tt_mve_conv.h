@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
+/* Convolutions over all channels on vectors (Helium) whose shapes no schedule takes: output channels that are no whole
+ * vectors, and dilated windows. Where there are no vectors, plain C gives the same bits.
+ *
+ * Four output channels are computed at a time. The last four end with the last channel, so some are computed twice.
+ */
+#ifndef TT_MVE_CONV_H
+#define TT_MVE_CONV_H
+
+#include "tt_conv.h"
+#include "tt_mve.h"
+
+/* What the ends of the sums read of every output channel. */
+typedef struct tt_conv_tables {
+    const int8_t *w;
+    const int32_t *bias, *multiplier;
+    const int8_t *shift;
+} tt_conv_tables;
+
+static inline TT_ALWAYS tt_conv_tables tt_conv_tables_of(
+    const int8_t *w, const int32_t *bias, const int32_t *multiplier, const int8_t *shift)
+{
+    return (tt_conv_tables){w, bias, multiplier, shift};
+}
+
+/* -zero times the sum of a channel's n weights, for four channels. */
+static inline TT_ALWAYS tt_i32x4 tt_corrections_x4(const int8_t *w, int32_t n, int32_t zero)
+{
+    return tt_lanes(-zero * tt_sum8(0, w, n), -zero * tt_sum8(0, w + n, n), -zero * tt_sum8(0, w + 2 * n, n),
+        -zero * tt_sum8(0, w + 3 * n, n));
+}
+
+/* y of `pixels` pixels, whose windows of n elements lie one after the other. corrections: those of all channels, or NULL. */
+static inline TT_ALWAYS void tt_pixels8(int8_t *y, const int8_t *windows, const int32_t *corrections, int32_t pixels,
+    int32_t outputs, int32_t n, int32_t zero, tt_conv_tables by, tt_end8 end)
+{
+    for (int32_t j = 0; j < outputs; j += 4) {
+        const int32_t o = j + 4 <= outputs ? j : outputs - 4;
+        const int8_t *const w = by.w + o * n;
+        const tt_i32x4 bias = tt_load32_x4(by.bias + o), multiplier = tt_load32_x4(by.multiplier + o);
+        const tt_i32x4 shift = tt_clamp_x4(tt_load8_x4(by.shift + o), -31, 31);
+        tt_i32x4 correction = tt_all(0);
+        if (zero != 0) {
+            correction = corrections == NULL ? tt_corrections_x4(w, n, zero) : tt_load32_x4(corrections + o);
+        }
+        int8_t *to = y + o;
+        for (int32_t i = 0; i < pixels; i++, to += outputs) {
+            int32_t sum_0 = 0, sum_1 = 0, sum_2 = 0, sum_3 = 0;
+            tt_dot8_x4(&sum_0, &sum_1, &sum_2, &sum_3, windows + i * n, w, n);
+            tt_i32x4 sums = tt_lanes(sum_0, sum_1, sum_2, sum_3);
+            sums = zero == 0 ? sums : sums + correction;
+            tt_store8_x4(to, tt_ended8_x4(sums, bias, multiplier, shift, end));
+        }
+    }
+}
+
+/* A QConv of 1x1. strip: pixels that are copied to scratch together. */
+static inline TT_ALWAYS void tt_product8(int8_t *y, int8_t *scratch, const int8_t *x, tt_conv_tables by, int32_t pixels,
+    int32_t outputs, int32_t inputs, int32_t zero, int32_t strip, tt_end8 end)
+{
+    for (int32_t first = 0; first < pixels; first += strip) {
+        tt_copy8(scratch, x + first * inputs, strip * inputs);
+        tt_pixels8(y + first * outputs, scratch, NULL, strip, outputs, inputs, zero, by, end);
+    }
+}
+
+/* The row of the image that begins at column -left, `n` elements of it, with its border. x: the row, NULL: there is none. */
+static inline TT_ALWAYS void tt_bordered8(int8_t *to, const int8_t *x, int32_t n, tt_conv_shape of)
+{
+    const int32_t left = of.left * of.channels, row = of.width * of.channels, inside = n - left < row ? n - left : row;
+    if (x == NULL) {
+        memset(to, of.zero, (size_t)n);
+        return;
+    }
+    if (left > 0) {
+        memset(to, of.zero, (size_t)left);
+    }
+    tt_copy8(to + left, x, inside);
+    if (left + inside < n) {
+        memset(to + left + inside, of.zero, (size_t)(n - left - inside));
+    }
+}
+
+/* tt_copy8, short for one vector; n is a constant. */
+static inline TT_ALWAYS void tt_copy_few8(int8_t *to, const int8_t *from, int32_t n)
+{
+#if TT_HAS_MVE
+    if (n <= 16) {
+        const mve_pred16_t few = vctp8q((uint32_t)n);
+        __asm__ volatile("vpstt\n\tvldrbt.8 q0, [%[from]]\n\tvstrbt.8 q0, [%[to]]"
+            :
+            : [to] "r"(to), [from] "r"(from), [few] "Up"(few)
+            : "q0", "memory");
+        return;
+    }
+#endif
+    tt_copy8(to, from, n);
+}
+
+/* to[i] = value for i < n, n > 0. */
+static inline TT_ALWAYS void tt_fill8(int8_t *to, int32_t value, int32_t n)
+{
+#if TT_HAS_MVE
+    const int8x16_t all = vdupq_n_s8((int8_t)value);
+    __asm__ volatile("dlstp.8 lr, %[n]\n"
+                     "1:\n\tvstrb.8 %q[all], [%[to]], #16\n\tletp lr, 1b"
+        : [to] "+r"(to)
+        : [n] "r"(n), [all] "w"(all)
+        : "lr", "memory");
+#else
+    memset(to, value, (size_t)n);
+#endif
+}
+
+/* The window of a pixel, its columns one by one. x: the image; row, column: of its first tap. */
+static inline TT_ALWAYS void tt_dilated8(int8_t *to, const int8_t *x, int32_t row, int32_t column, tt_conv_shape of)
+{
+    const int32_t step = of.dilation_columns * of.channels, run = of.columns * of.channels;
+    /* taps in front of the row, and from which one on they are behind it */
+    const int32_t first = column >= 0 ? 0 : (-column + of.dilation_columns - 1) / of.dilation_columns;
+    const int32_t room = (of.width - column + of.dilation_columns - 1) / of.dilation_columns;
+    const int32_t end = room < of.columns ? room : of.columns;
+    for (int32_t i = 0; i < of.rows; i++, row += of.dilation_rows, to += run) {
+        if (row < 0 || row >= of.height || first >= end) {
+            tt_fill8(to, of.zero, run);
+            continue;
+        }
+        const int8_t *from = x + (row * of.width + column + first * of.dilation_columns) * of.channels;
+        if (first > 0) {
+            tt_fill8(to, of.zero, first * of.channels);
+        }
+        for (int32_t j = first; j < end; j++, from += step) {
+            tt_copy_few8(to + j * of.channels, from, of.channels);
+        }
+        if (end < of.columns) {
+            tt_fill8(to + end * of.channels, of.zero, (of.columns - end) * of.channels);
+        }
+    }
+}
+
+/* A QConv over all channels. scratch: a correction for each output channel if zero is not 0, the copied rows, and the
+ * windows. */
+static inline TT_ALWAYS void tt_conv8(
+    int8_t *y, int8_t *scratch, const int8_t *x, tt_conv_tables by, tt_conv_shape of, tt_end8 end)
+{
+    const int32_t run = of.columns * of.channels, n = of.rows * run;
+    const int32_t pitch = (of.wide - 1) * of.right * of.channels + run;
+    int32_t *const corrections = (int32_t *)(void *)scratch;
+    if (of.zero != 0) {
+        for (int32_t o = 0; o < of.outputs; o++) {
+            corrections[o] = -of.zero * tt_sum8(0, by.w + o * n, n);
+        }
+        scratch += 4 * of.outputs;
+    }
+    int8_t *const rows = scratch;
+    int8_t *const windows = rows + (of.strip == 0 ? 0 : ((of.strip - 1) * of.down + of.rows) * pitch);
+    for (int32_t line = 0; line < of.count * of.high; line++) {
+        const int32_t first = line % of.high, step = of.strip == 0 ? 0 : first % of.strip;
+        const int8_t *const image = x + line / of.high * of.height * of.width * of.channels;
+        if (of.strip > 0 && step == 0) {
+            for (int32_t r = 0; r < (of.strip - 1) * of.down + of.rows; r++) {
+                const int32_t row = first * of.down - of.top + r;
+                const bool there = row >= 0 && row < of.height;
+                tt_bordered8(rows + r * pitch, there ? image + row * of.width * of.channels : NULL, pitch, of);
+            }
+        }
+        for (int32_t column = 0; column < of.wide; column += of.across, y += of.across * of.outputs) {
+            int8_t *to = windows;
+            for (int32_t i = column; i < column + of.across; i++, to += n) {
+                if (of.strip == 0) {
+                    tt_dilated8(to, image, first * of.down - of.top, i * of.right - of.left, of);
+                    continue;
+                }
+                for (int32_t r = 0; r < of.rows; r++) {
+                    tt_copy8(to + r * run, rows + (step * of.down + r) * pitch + i * of.right * of.channels, run);
+                }
+            }
+            tt_pixels8(y, windows, corrections, of.across, of.outputs, n, of.zero, by, end);
+        }
+    }
+}
+
+#endif
