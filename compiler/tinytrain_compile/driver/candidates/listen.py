@@ -18,16 +18,15 @@ import numpy as np
 
 from tinytrain_compile.driver.candidates.heard_time import NO_PADDING, PADS, HeardTime, heard_time
 from tinytrain_compile.driver.candidates.inference import beside
-from tinytrain_compile.driver.candidates.upright import time_behind, upright
+from tinytrain_compile.driver.candidates.upright import form_by_rows, time_behind, upright
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import COUNTER_BYTES, Listening, TrainGraph
 from tinytrain_compile.ir.types import Array, Attrs, Graph, Node, Quant, Value
-from tinytrain_compile.ops.base import has_trait, infer, op_def, row_form
+from tinytrain_compile.ops.base import has_trait, infer, op_def
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.names import is_prepared
 from tinytrain_compile.ops.pool import PoolAttrs
-from tinytrain_compile.ops.rows import RowForm, element_rows
 from tinytrain_compile.ops.shape import ConcatAttrs, ReshapeAttrs, SliceAttrs
 from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.planner import plan_graph
@@ -179,7 +178,7 @@ class _Streamed:
             inputs = tuple(self._now[value.name] for value in node.inputs)
             self._put(node, inputs, node.attrs, self._together(moving))
             return
-        form = _form(node)
+        form = form_by_rows(node)
         by_rows = form is not None and form.sum is None and form.apart == form.unit == 1
         if form is not None and by_rows and set(moving) == set(form.maps) and self._aligned(moving):
             self._by_rows(node, moving, changes)
@@ -229,7 +228,7 @@ class _Streamed:
 
     def _by_rows(self, node: Node, moving: Mapping[int, Rows], changes: bool) -> None:
         """Compute the new rows of a node whose rows need some of its input."""
-        form = _form(node)
+        form = form_by_rows(node)
         assert form is not None
         rows = moving[form.maps[0]]
         first = node.inputs[form.maps[0]]
@@ -335,14 +334,6 @@ class _Streamed:
 
 class _HopError(ValueError):
     """So many new rows do not make whole rows of a layer's output."""
-
-
-def _form(node: Node) -> RowForm | None:
-    """Return how a node is computed by rows; a pass has no streams, so any operator on single elements is."""
-    shape, form = node.outputs[0].shape, row_form(node)
-    if form is not None or node.external is not None or not has_trait(node.op, "elementwise"):
-        return form
-    return element_rows(node) if len(shape) == 4 and shape[0] == 1 else None
 
 
 def _of_rows(attrs: Attrs, rows: int) -> Attrs:

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from tinytrain_compile.ir.types import Attrs, Graph, Node, Value
-from tinytrain_compile.ops.base import infer, row_form
+from tinytrain_compile.ops.base import has_trait, infer, row_form
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.names import is_prepared, operand
 from tinytrain_compile.ops.pool import PoolAttrs
+from tinytrain_compile.ops.rows import RowForm, element_rows
 from tinytrain_compile.ops.shape import ConcatAttrs, ReshapeAttrs, SliceAttrs, TransposeAttrs
 
 T = TypeVar("T")
@@ -39,6 +40,14 @@ def time_behind(node: Node, axis: int) -> int | None:
     if found is None or shape[found] != source[axis] or math.prod(source[:axis]) != 1:
         return None
     return found
+
+
+def form_by_rows(node: Node) -> RowForm | None:
+    """Return how a node is computed by rows; a pass has no streams, so any operator on single elements is."""
+    shape, form = node.outputs[0].shape, row_form(node)
+    if form is not None or node.external is not None or not has_trait(node.op, "elementwise"):
+        return form
+    return element_rows(node) if len(shape) == _MAP and shape[0] == 1 else None
 
 
 @dataclass
@@ -113,7 +122,7 @@ class _Standing:
         given = tuple(inputs.get(value.name, value) for value in node.inputs)
         stood = replace(node, inputs=given, outputs=(output,), attrs=node.attrs if attrs is None else attrs)
         if attrs is None:
-            form = row_form(stood)
+            form = form_by_rows(stood)
             if form is None or form.windows or form.sum is not None:
                 return None
         if infer(node.op, stood.inputs, stood.attrs)[0].shape != output.shape:
