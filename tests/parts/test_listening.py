@@ -18,7 +18,8 @@ from testing.runs import run_steps
 from tests.e2e import chain
 from tests.e2e.marks import needs_qemu
 from tests.emit.device import OK
-from tests.emit.test_generated_c import needs_gcc
+from tests.emit.test_generated_c import build, needs_gcc
+from tests.emit.test_generated_c import call as done_by
 from tests.frontend.test_tflite import wake_word
 from tests.frontend.tflite_nets import opened
 from tests.parts.test_slices import Sliced
@@ -488,3 +489,15 @@ def test_weights_of_the_moment_in_an_open_step(tmp_path: Path) -> None:
         changed = any(not np.array_equal(array, before[name]) for name, array in state().items())
         changes += changed
     assert changes > 5, "updates are done in parts"
+
+
+def test_the_program_to_copy_hears_once_the_rings_have_settled(tmp_path: Path) -> None:
+    made = compiled(network(), "int8", name="net", verify="none")
+    made.save(tmp_path / "out")
+    sources = [path.name for path in (tmp_path / "out").glob("*.c")]
+    build(["gcc", "-std=c11", "-I.", *sources, "example/main.c", "-lm", "-o", "run"], tmp_path / "out")
+    done = done_by([tmp_path / "out" / "run"], tmp_path)
+    listening = made.project.summary.plan.listening
+    assert listening is not None
+    assert done.returncode == 0
+    assert done.stdout.count("heard ") == listening.window - listening.calls + 1
