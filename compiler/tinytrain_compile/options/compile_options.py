@@ -107,9 +107,9 @@ class CompileOptions:
     )
     listen: int | Literal["off", "on", "only"] = _output(
         "off",
-        "on: add m_hear, an inference that takes the next rows of a stream and keeps the earlier ones in rings. "
-        "AXIS: the same, with time along this axis of the file's input, such as 2. only: no call takes a whole window, "
-        "and a head learns from the features of the stream (docs/listening.md).",
+        "on, or the axis of time in the file's input, such as 2: add m_hear, an inference that takes the next rows of a "
+        "stream. only: no call takes a whole window, and a head learns from the features of the stream "
+        "(docs/listening.md).",
         metavar="off|on|only|AXIS",
         read=parse_listen,
         shown="off",
