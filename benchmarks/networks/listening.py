@@ -13,11 +13,12 @@ from pathlib import Path
 
 import tinytrain_compile as tt
 from tinytrain_compile.ir.summary import Summary
+from tinytrain_compile.parts.listening.part import kept_bytes, ring_bytes
 from tinytrain_compile.report.data import report_json
 
 NAMES = ("alexa", "hey_jarvis", "hey_mycroft", "okay_nabu")
 CORES = "cortex-m4,cortex-m0plus,cortex-m7,cortex-m55"
-HEAD = "|---|---:|---:|---:|---:|"
+HEAD = "|---|---:|---:|---:|---:|---:|"
 HEAD_OF_CORES = "|---|---|---:|---:|---:|---:|---:|"
 HEAD_OF_ONLY = "|---|---:|---:|---:|---:|---:|---:|---:|---:|"
 
@@ -39,8 +40,8 @@ def row(name: str, summary: Summary) -> str:
     """Return a row of the table of windows."""
     listening = summary.plan.listening
     assert listening is not None
-    rings = sum(ring.size_bytes for ring in listening.graph.state)
-    return f"| {name} | {listening.window} | {listening.frames} | {listening.settle} | {rings:,} B |"
+    kept, rings = kept_bytes(listening), ring_bytes(listening)
+    return f"| {name} | {listening.window} | {listening.frames} | {listening.settle} | {kept:,} B | {rings:,} B |"
 
 
 def row_of_core(name: str, core: str, summary: Summary) -> str:

@@ -107,8 +107,8 @@ class CompileOptions:
     )
     listen: int | Literal["off", "on", "only"] = _output(
         "off",
-        "on, or the axis of time in the file's input, such as 2: add m_hear, an inference that takes the next rows of a "
-        "stream. only: no call takes a whole window, and a head learns from the features of the stream "
+        "on, or the axis of time in the file's input, such as 2: add m_hear, an inference that takes the next rows of "
+        "a stream. only: no call takes a whole window, and a head learns from the features of the stream "
         "(docs/listening.md).",
         metavar="off|on|only|AXIS",
         read=parse_listen,

@@ -79,7 +79,7 @@ class Listens(Part):
                 "row_elements": frames.elements // listening.frames,
                 "window": listening.window,
                 "settle": listening.settle,
-                "rings": _ring_bytes(listening),
+                "rings": ring_bytes(listening),
                 "input": sequencer.pointer(frames.name),
                 "input_bytes": frames.size_bytes,
                 "is_float": frames.dtype == "float32",
@@ -135,7 +135,7 @@ class Listens(Part):
         heard = None if counts is None else counts.hear
         return [
             f"m_hear takes {plural(listening.frames, 'row')} of {listening.window}",
-            f"{bytes_text(_ring_bytes(listening))} of rings, {bytes_text(_older_bytes(listening))} for earlier rows",
+            f"{bytes_text(kept_bytes(listening))} kept in rings, {bytes_text(ring_bytes(listening))} with new rows",
             f"{bytes_text(listening.plan.arena_bytes)} in all",
             f"settled {plural(listening.settle, 'call')} after an update",
             f"{bytes_text(self._keeper(summary))} beside the arena to keep the best of {KEEP_CALLS} calls (m_keep.h)",
@@ -155,8 +155,8 @@ class Listens(Part):
         return {
             "frames": listening.frames,
             "window": listening.window,
-            "ring_bytes": _ring_bytes(listening),
-            "older_bytes": _older_bytes(listening),
+            "ring_bytes": ring_bytes(listening),
+            "kept_bytes": kept_bytes(listening),
             "arena_bytes": listening.plan.arena_bytes,
             "settle_calls": listening.settle,
             "keeper_bytes": self._keeper(summary),
@@ -177,12 +177,13 @@ def _padded(size: int) -> int:
     return -(-size // _WORD) * _WORD
 
 
-def _ring_bytes(listening: Listening) -> int:
+def ring_bytes(listening: Listening) -> int:
+    """Return the bytes of all rings, the places of a call's new rows included."""
     return sum(ring.size_bytes for ring in listening.graph.state)
 
 
-def _older_bytes(listening: Listening) -> int:
-    """Return the bytes of rings that a call finds filled: all but the places of its new rows."""
+def kept_bytes(listening: Listening) -> int:
+    """Return the bytes of rings that are kept from call to call: all but the places of a call's new rows."""
     pushes = (node for node in listening.graph.nodes if node.op == "PushRows")
     return sum(operand(node, "ring").size_bytes - operand(node, "x").size_bytes for node in pushes)
 
