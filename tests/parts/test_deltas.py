@@ -283,7 +283,7 @@ class ByHand(Instance):
         self._trained("accumulate", x, y)
 
     def apply(self) -> int:
-        return int(self._call("apply")(self._handle))
+        return int(self.function("apply")(self.handle))
 
 
 def test_other_builds_compile() -> None:
