@@ -161,7 +161,8 @@ class ReferenceInstance(Instance):
     def _give(self, x: Array, kind: int) -> None:
         raise _no_compiler("features")
 
-    def _call(self, name: str, result: type[Any] = int) -> Callable[..., Any]:
+    def function(self, name: str, result: type[Any] = int) -> Callable[..., Any]:
+        """Raise E0114: there is no C."""
         raise _no_compiler(name)
 
     def _delta_call(self, name: str, result: type[Any] = int) -> Callable[..., Any]:
