@@ -15,7 +15,7 @@ from tinytrain_compile.lower.kernels.context import LOW_REGISTERS, KernelContext
 from tinytrain_compile.lower.kernels.int8.operands import called, first, struct, written
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.int8.conv import QConvAttrs
-from tinytrain_compile.ops.int8.conv_form import forward_dense, geometry, is_dense, is_product
+from tinytrain_compile.ops.int8.conv_form import forward_dense, forward_product, geometry, is_dense, is_product
 from tinytrain_compile.ops.int8.tiles import DOT_TERMS
 from tinytrain_compile.ops.names import attrs_of, is_prepared, operand, result
 
@@ -38,6 +38,8 @@ def odd_conv(node: Node, context: KernelContext) -> KernelSpec | None:
         return None
     if attrs.conv.kernel == (1, 1) and (outputs % 2 == 0 or channels % DOT_TERMS > 0 or channels < LEAST_INPUTS):
         return None
+    if is_product(attrs.conv) and forward_product(node).direct:
+        return None  # few pixels: their own tiles read weights as they lie, too
     if (outputs % 2 == 1 and window_elements(node) < LEAST_INPUTS) or (columns == 1 and not is_lying(node)):
         return None
     window, strip = window_elements(node), strip_rows(node)
