@@ -175,7 +175,7 @@ def _tflite(source: Random, _folder: Path) -> Case:
     if source.randrange(16) == 0:
         data = data[: source.randrange(len(data))]
     Path(NET).write_bytes(data)
-    depth = source.choices((("--dry-run",), ("--verify", "none"), ("--verify", "host")), (94, 4, 2))[0]
+    depth = source.choices((("--dry-run",), ("--verify", "none"), ("--verify", "host")), (90, 4, 6))[0]
     options = ("--update", source.choice(("auto", "all", "last:1")), "--loss", "mse")
     return Case((NET, "-o", OUT, *options, *depth))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -13,7 +14,7 @@ from tests.frontend import tflite_nets as nets
 from tests.frontend.test_tflite import CASES, wake_word
 from tinytrain_compile import compilation
 from tinytrain_compile.driver import pipeline
-from tinytrain_compile.driver.file_check import litert
+from tinytrain_compile.driver.file_check import litert, litert_file
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.tflite import layers
 from tinytrain_compile.ir.summary import LiteRtAgreement
@@ -87,3 +88,16 @@ def test_without_litert_the_check_says_so(tmp_path: Path, monkeypatch: pytest.Mo
     path = written("dense", tmp_path, "int8")
     monkeypatch.setitem(sys.modules, "ai_edge_litert", None)
     assert "pip install ai-edge-litert" in judged(path).skipped
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [("import os; os.abort()", "signal 6"), ("import sys; sys.exit('tensor 3 is odd')", "tensor 3 is odd")],
+)
+def test_what_ends_litert_does_not_end_the_compiler(
+    program: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 1,500 mutants one ended LiteRT 2.3.0 by a signal."""
+    (tmp_path / "program.py").write_text(program)
+    monkeypatch.setattr(litert_file, "litert", SimpleNamespace(__file__=str(tmp_path / "program.py")))
+    assert said in judged(written("dense", tmp_path, "int8")).skipped

@@ -60,6 +60,19 @@ def test_sixteen_bits() -> None:
     assert str(refusal(file.data())) == "error[E0221]: input x: it holds int16; use int8, uint8 or float32"
 
 
+def test_int8_and_uint8_in_one_operator() -> None:
+    """LiteRT's kernel of a dense layer reads int8 and stores uint8 as if it were int8."""
+    file = TfliteWriter()
+    x, y = file.tensor("x", (1, 6), "int8", 0.1), file.tensor("y", (1, 6), "uint8", 0.1, 128)
+    file.operator("RELU", [x], [y])
+    file.ends([x], [y])
+    assert (
+        refusal(file.data())
+        .details[0]
+        .endswith("int8 and uint8 together; nearest supported: one of them; QUANTIZE converts")
+    )
+
+
 def test_a_shape_that_its_operator_does_not_make() -> None:
     file = nets.writer(nets.EXACT["conv"])
     place = next(k for k, one in enumerate(file.graphs[0].tensors) if one[0] == "conv1")

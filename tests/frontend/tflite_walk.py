@@ -10,7 +10,7 @@ import onnx
 
 from tests.quantize.nets import prepared
 from tinytrain_compile.driver.file_check.litert import compare_integers
-from tinytrain_compile.frontend.evaluator.litert import Stored
+from tinytrain_compile.driver.file_check.litert_file import Stored
 from tinytrain_compile.quantize import QuantOptions, quantise
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training import TrainingOptions, build_training

@@ -23,7 +23,7 @@ from tinytrain_compile.emit.checkpoint import ANOTHER_BUILD
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import replace_files
 from tinytrain_compile.frontend import EvaluatorLacksError
-from tinytrain_compile.frontend.evaluator.litert import is_tflite
+from tinytrain_compile.frontend.file.foreign import is_tflite
 from tinytrain_compile.frontend.written.file import data_name, written_file
 from tinytrain_compile.frontend.written.result import WrittenFile
 from tinytrain_compile.ir.imported import FileNumbers, ImportedModel

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,9 +23,10 @@ from tinytrain_compile.data.samples import (
 )
 from tinytrain_compile.driver.file_check.check import batch_with
 from tinytrain_compile.driver.file_check.imported_values import ImportedValues
+from tinytrain_compile.driver.file_check.litert_file import run_litert
 from tinytrain_compile.driver.trial import compared_samples
 from tinytrain_compile.frontend import EvaluatorLacksError, FileModel
-from tinytrain_compile.frontend.evaluator.litert import LiteRtFile, is_tflite
+from tinytrain_compile.frontend.file.foreign import is_tflite
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Array
@@ -105,16 +106,15 @@ def compare(
 
 
 def litert_outputs(
-    options: CompileOptions, model: ImportedModel, inputs: Iterable[Mapping[str, Array]]
+    options: CompileOptions, model: ImportedModel, inputs: Sequence[Mapping[str, Array]]
 ) -> list[Array] | EvaluatorLacksError:
     """Return what LiteRT makes of samples by a .tflite file, or why it does not."""
     if not is_tflite(options.model):
         return EvaluatorLacksError("", f"{options.model.name} is no .tflite file")
     try:
-        runner = LiteRtFile(options.model, model.output_name)
+        return [heard.output.real for heard in run_litert(options.model, model.output_name, inputs)]
     except EvaluatorLacksError as lacks:
         return lacks
-    return [runner.output(given) for given in inputs]
 
 
 def file_outputs(options: CompileOptions, model: ImportedModel, inputs: Iterable[Mapping[str, Array]]) -> list[Array]:

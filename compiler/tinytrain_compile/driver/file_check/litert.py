@@ -13,11 +13,12 @@ from itertools import pairwise
 import numpy as np
 
 from tinytrain_compile.driver.file_check.check import SAMPLES
-from tinytrain_compile.driver.file_check.compare import TOLERANCE
-from tinytrain_compile.driver.file_check.imported_values import ImportedValues
+from tinytrain_compile.driver.file_check.compare import in_numbers
+from tinytrain_compile.driver.file_check.imported_values import Held, ImportedValues
+from tinytrain_compile.driver.file_check.litert_file import Stored, run_litert
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import EvaluatorLacksError
-from tinytrain_compile.frontend.evaluator.litert import LiteRtFile, Stored, is_tflite
+from tinytrain_compile.frontend.file.foreign import is_tflite
 from tinytrain_compile.ir.imported import FileTensor, ImportedModel
 from tinytrain_compile.ir.records import feeds
 from tinytrain_compile.ir.stages import Samples, TrainGraph
@@ -25,6 +26,7 @@ from tinytrain_compile.ir.summary import LiteRtAgreement
 from tinytrain_compile.ir.types import Array, Graph, Node, Quant
 from tinytrain_compile.ops.base import run_node
 from tinytrain_compile.ops.int8.pointwise import plainly_rounded
+from tinytrain_compile.ops.interpreter import run_nodes
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.quantize import storage_clamps
 
@@ -37,11 +39,10 @@ _IMAGE = 4
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """A tensor of the file that both have. off: steps of its format, or for float32 shares of what is allowed."""
+    """A tensor of the file that both have. off: distance in steps of its format; None if it is float32."""
 
     name: str
-    off: Array
-    stored: bool
+    off: Array | None
 
 
 def check_litert(
@@ -53,40 +54,44 @@ def check_litert(
     """
     if not options.model.is_file() or not is_tflite(options.model):
         return None
+    ours, count = ImportedValues(model, train, floats), min(len(samples.x), SAMPLES)
+    pairs = list(zip(samples.x[:count, None], samples.y[:count, None], strict=True))
     try:
-        file = LiteRtFile(options.model, model.output_name)
+        heard = run_litert(options.model, model.output_name, [ours.onnx_inputs(x) for x, _ in pairs], whole=True)
     except EvaluatorLacksError as lacks:
         return LiteRtAgreement(skipped=lacks.reason)
-    ours, count = ImportedValues(model, train, floats), min(len(samples.x), SAMPLES)
-    found, apart = list[Compared](), list[float]()
-    for x, y in zip(samples.x[:count, None], samples.y[:count, None], strict=True):
-        steps = file.tensors(ours.onnx_inputs(x))
+    found, apart, where = list[Compared](), list[float](), options.model.name
+    for (x, y), theirs in zip(pairs, heard, strict=True):
         if ours.integer and train.integer:
-            found += compare_integers(model, train, x, steps)
+            found += [_close(where, one) for one in compare_integers(model, train, x, theirs.steps)]
         else:
             ours.run(x, y)
-            found += _compare_reals(model, ours, steps[-1])
-        for one in found:
-            _check(options.model.name, one)
-        apart.append(_outputs_apart(model, train, x, file.last().real))
-    stored = [one for one in found if one.stored]
-    size = sum(one.off.size for one in stored)
+            _compare_reals(where, model, ours, theirs.steps[-1], found)
+        apart.append(_outputs_apart(model, train, x, theirs.output.real))
+    stored = [one.off for one in found if one.off is not None]
+    size = sum(off.size for off in stored)
     return LiteRtAgreement(
         count,
         len({one.name for one in found}),
-        max((float(one.off.max(initial=0.0)) for one in stored), default=None),
-        sum(int(np.count_nonzero(one.off == 0)) for one in stored) / size if size else None,
+        max((float(off.max(initial=0.0)) for off in stored), default=None),
+        sum(int(np.count_nonzero(off == 0)) for off in stored) / size if size else None,
         max(apart, default=0.0),
-        file.last().scale or None,
+        heard[0].output.scale or None,
+        "" if found else "no tensor was found on both sides",
     )
 
 
-def _check(file: str, one: Compared) -> None:
-    worst = float(one.off.max(initial=0.0))
-    if worst > STEPS:
-        what = f"{worst:.0f} steps" if one.stored else f"{worst:.2g} times what is allowed"
-        text = f"the numpy reference is {what} away from what LiteRT computes"
-        raise CompileError("E0605", f"{file}, tensor {one.name}", text, "please report this with the model")
+def _close(where: str, one: Compared) -> Compared:
+    """Return a stored tensor that agrees."""
+    worst = 0.0 if one.off is None else float(one.off.max(initial=0.0))
+    if worst <= STEPS:
+        return one
+    raise _differs(where, one.name, f"{worst:.0f} steps away")
+
+
+def _differs(where: str, tensor: str, what: str) -> CompileError:
+    text = f"the numpy reference differs from LiteRT: {what}"
+    return CompileError("E0605", f"{where}, tensor {tensor}", text, "please report this with the model")
 
 
 # ---- integers --------------------------------------------------------------------------------------------------------
@@ -105,7 +110,7 @@ def compare_integers(
             value = clamps.get(tensor.value, tensor.value)
             for form in train.forms.get(value, (value,)):
                 places.setdefault(form, []).append((name, tensor))
-    values, found = _given(train, x), dict[str, Compared]()
+    values, found = _given(train, x), dict[str, Array]()
     for node in _forward(train):
         made = run_node(plainly_rounded(node), tuple(values[value.name] for value in node.inputs), train.integer)
         for value, array in zip(node.outputs, made, strict=True):
@@ -116,11 +121,11 @@ def compare_integers(
                 if near is None:
                     continue
                 off, theirs = near
-                if name not in found or off.max() < found[name].off.max():
-                    found[name] = Compared(name, off, True)
+                if name not in found or off.max(initial=0.0) < found[name].max(initial=0.0):
+                    found[name] = off
                 if quant is None or quant.scale[0] == theirs.scale:
                     values[value.name] = _in_graph(theirs, tensor, array)
-    return list(found.values())
+    return [Compared(name, off) for name, off in found.items()]
 
 
 def _given(train: TrainGraph, x: Array) -> dict[str, Array]:
@@ -200,15 +205,20 @@ def _in_graph(theirs: Stored, tensor: FileTensor, like: Array) -> Array:
 # ---- real numbers ----------------------------------------------------------------------------------------------------
 
 
-def _compare_reals(model: ImportedModel, ours: ImportedValues, last: Mapping[str, Stored]) -> Iterator[Compared]:
-    """Compare the float32 tensors that both have."""
+def _compare_reals(
+    where: str, model: ImportedModel, ours: ImportedValues, last: Mapping[str, Stored], found: list[Compared]
+) -> None:
+    """Add the float32 tensors that both have, by the tolerance of the file check."""
     for name, theirs in last.items():
         held = () if theirs.scale or name not in model.tensors else ours.tensor(name, False)
         for mine in held[:1]:
-            shares = [np.abs(mine.array - laid) for laid in _laid(mine.array.shape, [theirs.array])]
-            if shares:
-                allowed = TOLERANCE * max(1.0, float(np.abs(theirs.array).max(initial=0.0)))
-                yield Compared(name, min(shares, key=lambda off: float(off.max(initial=0.0))) / allowed, False)
+            whole = Held(mine.array, 0.0)
+            laid = [in_numbers(whole, array) for array in _laid(mine.array.shape, [theirs.array])]
+            if laid:
+                near = min(laid, key=lambda distance: distance.largest)
+                if near.wrong:
+                    raise _differs(where, name, near.wrong)
+                found.append(Compared(name, None))
 
 
 def _outputs_apart(model: ImportedModel, train: TrainGraph, x: Array, theirs: Array) -> float:
@@ -216,10 +226,7 @@ def _outputs_apart(model: ImportedModel, train: TrainGraph, x: Array, theirs: Ar
 
     If the file ends in integers, both are rounded to them.
     """
-    values = _given(train, x)
-    for node in _forward(train):
-        made = run_node(node, tuple(values[value.name] for value in node.inputs), train.integer)
-        values.update(zip((value.name for value in node.outputs), made, strict=True))
+    values = run_nodes(_forward(train), _given(train, x), train.integer)
     name = train.graph.outputs[0].name
     array, quant = values[name], train.formats.get(name)
     if array.dtype == np.int8 and quant is not None:

@@ -1,101 +1,87 @@
-"""A .tflite file run by LiteRT itself (PyPI ai-edge-litert), where it is installed: its reference kernels."""
+"""Runs a .tflite file in LiteRT (PyPI ai-edge-litert), by its reference kernels.
+
+    python litert.py REQUEST.npz ANSWER.npz
+
+It is a program of its own, because a damaged file can end LiteRT's process by a signal. It imports nothing of the
+compiler. Exit code 1: the last line says why LiteRT does not run the file.
+
+Request: `model`, the bytes of the file; `output`, the name of the output that counts; `whole`, whether all tensors are
+wanted; `S.I`, the real numbers of input I of sample S, in the file's axes. Answer: `names`, `scales` and `zeros` of
+tensors, the output first; `S.T`, what tensor T held in each step of sample S.
+
+A window is heard step by step: its last step gives the output, and nothing before the window counts.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tinytrain_compile.frontend.evaluator.model import EvaluatorLacksError
-from tinytrain_compile.frontend.file.foreign import TFLITE
-from tinytrain_compile.ir.types import Array
-
-
-def is_tflite(path: Path) -> bool:
-    """Tell whether a file that can be read is a .tflite file."""
-    with path.open("rb") as file:
-        return file.read(8)[4:] == TFLITE
+Array = NDArray[Any]
 
 
-@dataclass(frozen=True, eq=False)
-class Stored:
-    """A tensor of LiteRT's in the axes of the file: real = (array - zero) scale; scale 0: array is real."""
+def main(request: str, answer: str) -> None:
+    """Run the samples of a request."""
+    with np.load(request) as given:
+        known = dict(given)
+    runner = _opened(known["model"].tobytes())
+    outputs: list[Any] = runner.get_output_details()
+    chosen = [next((one for one in outputs if one["name"] == str(known["output"])), outputs[0])]
+    if known["whole"]:
+        chosen += [one for one in runner.get_tensor_details() if _is_compared(one)]
+    count = len(runner.get_input_details())
+    held = dict[str, Any]()
+    for sample in range(sum(name.endswith(".0") for name in known)):
+        steps = list[dict[int, Array]]()
+        for _ in _steps_of(runner, [known[f"{sample}.{place}"] for place in range(count)]):
+            values = ((number, _held(runner, one)) for number, one in enumerate(chosen))
+            steps.append({number: array for number, array in values if array is not None})
+        kept = steps if known["whole"] else steps[-1:]
+        held |= {f"{sample}.{number}": np.stack([step[number] for step in kept]) for number in steps[-1]}
+    formats = [one["quantization"] for one in chosen]
+    np.savez(
+        answer,
+        names=np.asarray([one["name"] for one in chosen]),
+        scales=np.asarray([scale for scale, _ in formats], np.float32),
+        zeros=np.asarray([zero for _, zero in formats], np.int64),
+        **held,
+    )
 
-    array: Array
-    scale: float
-    zero: int
 
-    @property
-    def real(self) -> Array:
-        """Its real numbers, float32."""
-        if not self.scale:
-            return self.array
-        return ((self.array.astype(np.float64) - self.zero) * self.scale).astype(np.float32)
+def _opened(model: bytes) -> Any:
+    from ai_edge_litert import interpreter as litert
+
+    runner = litert.Interpreter(
+        model_content=model,
+        experimental_op_resolver_type=litert.OpResolverType.BUILTIN_REF,
+        experimental_preserve_all_tensors=True,
+        num_threads=1,
+    )
+    runner.allocate_tensors()
+    return runner
 
 
-class LiteRtFile:
-    """Runs the samples of a file. output: the name of the one that counts."""
+def _steps_of(runner: Any, inputs: list[Array]) -> Iterator[None]:
+    """Yield after each step of a sample."""
+    details = runner.get_input_details()
+    stored = [_stored(array, one) for array, one in zip(inputs, details, strict=True)]
+    parts = [_cut(array, tuple(one["shape"])) for array, one in zip(stored, details, strict=True)]
+    for step in zip(*parts, strict=True):
+        for one, array in zip(details, step, strict=True):
+            runner.set_tensor(one["index"], array)
+        runner.invoke()
+        yield
 
-    def __init__(self, path: Path, output: str) -> None:
-        """Raise EvaluatorLacksError without the package, or if LiteRT does not take the file."""
-        try:
-            from ai_edge_litert import interpreter as litert
-        except ImportError as missing:
-            raise EvaluatorLacksError("", "LiteRT is not installed (pip install ai-edge-litert)") from missing
-        try:
-            self._runner: Any = litert.Interpreter(
-                model_content=path.read_bytes(),
-                experimental_op_resolver_type=litert.OpResolverType.BUILTIN_REF,
-                experimental_preserve_all_tensors=True,
-                num_threads=1,
-            )
-            self._runner.allocate_tensors()
-        except (RuntimeError, ValueError) as problem:
-            reason = " ".join(str(problem).split())[:160]
-            raise EvaluatorLacksError("", f"LiteRT does not take the file ({reason})") from problem
-        self._inputs: list[Any] = self._runner.get_input_details()
-        outputs: list[Any] = self._runner.get_output_details()
-        self._output = next((one for one in outputs if one["name"] == output), outputs[0])
 
-    def output(self, given: Mapping[str, Array]) -> Array:
-        """Return the output of a sample, real numbers. given: real numbers by input, in the file's order and axes.
-
-        A window is heard step by step: its last step gives the output, and nothing before the window counts.
-        """
-        for _ in self._run(given):
-            pass
-        return self._tensor(self._output).real
-
-    def tensors(self, given: Mapping[str, Array]) -> list[dict[str, Stored]]:
-        """Return all tensors of eight bits or float32 by name, in each step of a sample (`output`)."""
-        details = [one for one in self._runner.get_tensor_details() if _is_compared(one)]
-        return [{one["name"]: held for one in details if (held := self._held(one))} for _ in self._run(given)]
-
-    def last(self) -> Stored:
-        """Return the output of the last step that was run."""
-        return self._tensor(self._output)
-
-    def _run(self, given: Mapping[str, Array]) -> Iterator[None]:
-        stored = [_stored(array, one) for array, one in zip(given.values(), self._inputs, strict=True)]
-        parts = [_steps(array, tuple(one["shape"])) for array, one in zip(stored, self._inputs, strict=True)]
-        for step in zip(*parts, strict=True):
-            for one, array in zip(self._inputs, step, strict=True):
-                self._runner.set_tensor(one["index"], array)
-            self._runner.invoke()
-            yield
-
-    def _tensor(self, detail: Mapping[str, Any]) -> Stored:
-        scale, zero = detail["quantization"]
-        return Stored(self._runner.get_tensor(detail["index"]), float(np.float32(scale)), int(zero))
-
-    def _held(self, detail: Mapping[str, Any]) -> Stored | None:
-        try:
-            return self._tensor(detail)
-        except ValueError:  # nothing was allocated for it
-            return None
+def _held(runner: Any, detail: Mapping[str, Any]) -> Array | None:
+    try:
+        return runner.get_tensor(detail["index"])
+    except ValueError:  # nothing was allocated for it
+        return None
 
 
 def _is_compared(detail: Mapping[str, Any]) -> bool:
@@ -112,7 +98,7 @@ def _stored(real: Array, detail: Mapping[str, Any]) -> Array:
     return np.clip(np.rint(real / np.float32(scale)) + zero, limits.min, limits.max).astype(kind)
 
 
-def _steps(array: Array, shape: tuple[int, ...]) -> list[Array]:
+def _cut(array: Array, shape: tuple[int, ...]) -> list[Array]:
     """Cut a window into the steps of a stream, the last rows last; a sample of the file's own shape is one step."""
     if array.shape == shape:
         return [array]
@@ -121,3 +107,10 @@ def _steps(array: Array, shape: tuple[int, ...]) -> list[Array]:
     first = np.repeat(np.take(array, [0], axis), before, axis)
     whole = np.concatenate([first, array], axis)
     return np.split(whole, whole.shape[axis] // shape[axis], axis)
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:])
+    except Exception as problem:  # whatever LiteRT raises: the file is another's
+        sys.exit(" ".join(str(problem).split()) or type(problem).__name__)

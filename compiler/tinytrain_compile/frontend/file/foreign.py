@@ -1,4 +1,4 @@
-"""Files that are not ONNX models: their kind, and how its framework exports ONNX. Used only by errors."""
+"""Files that are not ONNX models: their kind, and how its framework exports ONNX, for errors."""
 
 from __future__ import annotations
 
@@ -86,6 +86,12 @@ _MAGIC = ((b"\x80", "pickle"), (b"PK", "torch"), (b"\x93NUMPY", "data"))
 _SAVED_MODEL = "saved_model.pb"
 _LISTED = 3
 """Models of a folder that an error lists."""
+
+
+def is_tflite(path: Path) -> bool:
+    """Tell whether a file that can be read is a .tflite file."""
+    with path.open("rb") as file:
+        return file.read(8)[4:] == TFLITE
 
 
 def foreign(path: Path, data: bytes) -> tuple[str, str] | None:

@@ -12,7 +12,7 @@ from tinytrain_compile.frontend.file.model import TIME_AXIS, Refused
 from tinytrain_compile.frontend.tflite.file import ABSENT, Operator, Subgraph, TfliteFile
 from tinytrain_compile.frontend.tflite.rings import STATE
 from tinytrain_compile.frontend.tflite.table import HANDLERS
-from tinytrain_compile.frontend.tflite.translate import Translation
+from tinytrain_compile.frontend.tflite.translate import INTEGERS, Translation
 
 
 def has_state(file: TfliteFile) -> bool:
@@ -39,6 +39,7 @@ def in_onnx(file: TfliteFile, max_window: int) -> onnx.ModelProto:
         try:
             if operator.op not in HANDLERS:
                 raise _unknown(operator)
+            _check_types(operator, graph)
             HANDLERS[operator.op](made, operator)
         except Refused as reason:
             refused[index] = reason
@@ -70,6 +71,14 @@ def _check_ends(name: str, graph: Subgraph) -> None:
                 what = f"tensor {graph.tensors[k].name} has been made before"
                 raise CompileError("E0206", where, what, "give every operator results of its own")
             made.add(k)
+
+
+def _check_types(operator: Operator, graph: Subgraph) -> None:
+    """Refuse int8 and uint8 in one operator: LiteRT's kernels take the type of one of them for all."""
+    tensors = (graph.tensors[k] for k in (*operator.inputs, *operator.outputs) if k != ABSENT)
+    kinds = {tensor.kind for tensor in tensors if tensor.kind in INTEGERS and tensor.data is None}
+    if len(kinds) > 1 and operator.op != "QUANTIZE":
+        raise Refused("types", "int8 and uint8 together", "one of them; QUANTIZE converts")
 
 
 def _check_shapes(made: Translation, proto: onnx.ModelProto) -> None:

@@ -16,25 +16,25 @@ def _found(summary: Summary) -> LiteRtAgreement:
 
 
 def litert_pieces(summary: Summary) -> list[str]:
-    """Return how closely LiteRT agrees with the reference, and how far the device's outputs are from the file's."""
+    """Return how closely LiteRT agrees with the reference, and that the device's outputs are the file's if they are."""
     found = _found(summary)
-    if found.skipped:
+    if not found.tensors:
         return []
-    if found.steps is None or found.equal_bytes is None:
-        return [plural(found.tensors, "tensor"), _apart(found)]
+    close = plural(found.tensors, "tensor")
     if found.steps == 0:
-        return [f"{plural(found.tensors, 'tensor')} identical", _apart(found)]
-    return [f"within 1 step, {100 * found.equal_bytes:.1f} % equal", _apart(found)]
-
-
-def _apart(found: LiteRtAgreement) -> str:
-    return f"up to {found.output:.2g} apart" if found.output else "identical"
+        close = f"{close} identical"
+    elif found.equal_bytes is not None:
+        close = f"within 1 step, {100 * found.equal_bytes:.1f} % equal"
+    return [close, *([] if found.output else ["identical"])]
 
 
 def litert_remarks(summary: Summary) -> list[str]:
-    """Return why nothing was compared."""
+    """Return the reason if nothing was compared, and the distance of the device's outputs from the file's."""
     found = _found(summary)
-    return [f"not compared with LiteRT: {printable(found.skipped)}"] if found.skipped else []
+    missing = [f"not compared with LiteRT: {printable(found.skipped)}"] if found.skipped else []
+    if not (found.samples and found.output):
+        return missing
+    return [*missing, f"outputs of the device and of the file (by LiteRT) are up to {found.output:.2g} apart"]
 
 
 def litert_json(summary: Summary) -> dict[str, Any]:
