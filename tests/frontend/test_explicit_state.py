@@ -57,6 +57,20 @@ def test_the_window_is_what_calls_give(name: str, tmp_path: Path) -> None:
     steps.check_steps(path)
 
 
+def test_a_long_way_of_a_state(tmp_path: Path) -> None:
+    """Nodes that pass a state on are followed without recursion."""
+    model = NETS[min(NETS)].model()
+    state = next(one.name for one in model.graph.input if one.name != "x")
+    for node in model.graph.node:
+        node.input[:] = ["way1500" if name == state else name for name in node.input]
+    way = [onnx.helper.make_node("Identity", [f"way{k}" if k else state], [f"way{k + 1}"]) for k in range(1500)]
+    nodes = [*way, *model.graph.node]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    window, _ = read_training_file(saved(model, tmp_path))
+    assert [one.name for one in window.graph.input] == ["x"]
+
+
 def test_the_file_check_calls_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A window whose slices are one row too early differs from the file's own calls."""
     path, rows = saved(nets.BRANCHES.model(), tmp_path), onnx_window.constant_rows

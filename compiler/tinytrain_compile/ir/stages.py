@@ -167,12 +167,12 @@ class TrainGraph:
 
     @property
     def training_step(self) -> TrainGraph:
-        """The step on the model's inputs that makes the checkpoints: this one, or what it was cut out of."""
+        """The step on the model's inputs that makes the checkpoints: this one, or the one that this is a part of."""
         return self.reads_state_of or self.on_windows
 
     @property
     def on_windows(self) -> TrainGraph:
-        """The step on the model's own inputs."""
+        """The step that takes the model's inputs."""
         return self.windows or self
 
     def of_one(self, value: Value) -> tuple[int, ...]:
@@ -271,8 +271,8 @@ class MemoryPlan:
     lower_bound_bytes: max over steps of live bytes for this order (header, state and alignment padding included).
     order_proven / placement_proven: whether a smaller peak / arena is proven impossible (for this order).
     remat: second runs; None if there are none. streams: layers computed row by row, likewise. inference: of one sample,
-    if a step takes several. listening: inference on a stream (`--listen`). open: inference
-    while a step is open (`--slices infer`).
+    if a step takes several. listening: inference on a stream (`--listen`). open: inference while a step is open
+    (`--slices infer`).
     """
 
     order: tuple[Node, ...]

@@ -1,4 +1,4 @@
-"""The pass on a stream in numpy, call by call: what m_hear is compared with (docs/listening.md)."""
+"""The pass on a stream in numpy, call by call, as the reference for m_hear (docs/listening.md)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Run = Callable[[Iterable[Node], Mapping[str, Array]], dict[str, Array]]
 
 
 class Stream:
-    """The rings of a pass on a stream, and its calls. unsettled: calls until it equals its window (m_hear_settling)."""
+    """Rings and calls of a pass on a stream. unsettled: calls until it equals an inference of the window."""
 
     def __init__(self, listening: Listening, run: Run) -> None:
         self.listening, self._run = listening, run
@@ -44,7 +44,7 @@ class Stream:
 
 
 class StreamReference:
-    """The stream of the check program: for each of some states, a window of rows (see `verify.HeardReference`).
+    """The stream of the check program: a window of rows for each of several states (see `verify.HeardReference`).
 
     The window's first rows lack some for a whole call: zeros stand before them.
     """

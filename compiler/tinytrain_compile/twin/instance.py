@@ -11,7 +11,7 @@ import numpy as np
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.records import parts
-from tinytrain_compile.ir.stages import Interface
+from tinytrain_compile.ir.stages import Interface, time_axis
 from tinytrain_compile.ir.types import Array
 
 OK, ERR_NAN = 0, 5
@@ -200,7 +200,7 @@ class Instance:
         The stream goes on afterwards as if nothing had happened.
         """
         kept = [memory.bytes.copy() for memory in self._memories]
-        rows = x.reshape(next(size for size in x.shape if size > 1), -1)
+        rows = x.reshape(x.shape[time_axis(x.shape)], -1)
         rows = np.concatenate([np.zeros_like(rows[: -len(rows) % self.interface.hear_rows]), rows])
         if len(rows) > self.interface.hear_rows:
             self.rehear(rows[: -self.interface.hear_rows])

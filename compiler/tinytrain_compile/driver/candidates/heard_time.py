@@ -1,4 +1,4 @@
-"""Which axis of a model's input is time for `--listen`, and why a layer cannot go along it row by row."""
+"""The axis of time of a model's input for `--listen`, and errors for layers that cannot be computed row by row."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Literal
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.stages import time_axis
 from tinytrain_compile.ir.types import Graph, Node
 from tinytrain_compile.ops.choice import ReduceMaxAttrs
 from tinytrain_compile.ops.linear import GemmAttrs, MatMulAttrs
@@ -73,7 +74,7 @@ def heard_time(model: ImportedModel, listen: int | Literal["off", "on", "only"])
     rank, flag = len(source.shape), f"--listen {listen}"
     other = "--input-layout lc" if rank == _SIGNAL else "--input-layout hwc"
     layout = other if source.perm == tuple(range(rank)) else ""
-    found = next((k for k in range(rank) if source.shape[source.perm[k]] > 1), 0)
+    found = time_axis(tuple(source.shape[axis] for axis in source.perm))
     wanted = listen if isinstance(listen, int) else model.time_axis
     if isinstance(wanted, int):
         if not -rank < wanted < rank or wanted == 0:

@@ -1,4 +1,4 @@
-"""The numpy reference against LiteRT itself, which runs the .tflite file: every tensor that both have.
+"""Comparison of the numpy reference with LiteRT, which runs the .tflite file, by every tensor that both have.
 
 LiteRT's reference kernels are an oracle that shares no code with the translation of the file (`frontend/tflite`), nor
 with the reference. Every node of the integer graph, rounded plainly, reads LiteRT's own values.

@@ -1,4 +1,4 @@
-"""The judge of a window: the calls of the file itself, with its state handed back."""
+"""Comparison of a window with the calls of its file, which get their state back each time."""
 
 from __future__ import annotations
 

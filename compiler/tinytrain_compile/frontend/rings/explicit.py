@@ -154,15 +154,15 @@ class _Finder:
 
     def _reader(self, name: str) -> OnnxNode | None:
         """Return the only node that reads a tensor, behind what passes it on."""
-        readers = self._links.readers(name)
-        if len(readers) != 1 or readers[0].op not in _PASSING:
-            return readers[0] if len(readers) == 1 else None
-        return self._reader(readers[0].output(0))
+        while len(readers := self._links.readers(name)) == 1 and readers[0].op in _PASSING:
+            name = readers[0].output(0)
+        return readers[0] if len(readers) == 1 else None
 
     def _real(self, name: str) -> str:
         """Return what a tensor is in front of what passes it on."""
-        maker = self._links.maker(name)
-        return name if maker is None or maker.op not in _PASSING else self._real(maker.input(0))
+        while (maker := self._links.maker(name)) is not None and maker.op in _PASSING:
+            name = maker.input(0)
+        return name
 
     def _check_formats(self, *ends: str) -> None:
         """Refuse rows that are rounded anew at each call: in front of these tensors all scales have to be the same."""

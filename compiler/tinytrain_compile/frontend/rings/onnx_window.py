@@ -52,7 +52,7 @@ _REDUCES = frozenset(("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"))
 _ENDS = frozenset(("Gemm", "GlobalAveragePool", "GlobalMaxPool"))
 """Operators behind which there are no rows."""
 _SPATIAL = 2
-"""The first axis of ONNX along which windows move."""
+"""The first spatial axis in ONNX."""
 _MATRIX = 2
 _FIRST_ALONE = _WINDOWS | _STORED | _CHANNELS | _SHAPES | _REDUCES | frozenset(("Gather", "Pad", "Slice", "Split"))
 """Operators whose first operand alone has rows."""

@@ -21,7 +21,7 @@ MOST_FRAMES = 512
 """--max-window, unless the user says otherwise."""
 
 Key = TypeVar("Key", int, str)
-"""How a format names its tensors: by their places, or by names."""
+"""Key of a tensor in a format: its place, or its name."""
 
 
 @dataclass(frozen=True, eq=False)

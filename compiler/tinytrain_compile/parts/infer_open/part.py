@@ -1,4 +1,4 @@
-"""The C of m_infer_open: a forward pass in front of all that the step uses, which may run while a step is open."""
+"""The C of m_infer_open: a forward pass in memory of its own, which may run while a step is open."""
 
 from __future__ import annotations
 

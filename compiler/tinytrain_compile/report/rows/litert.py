@@ -1,4 +1,4 @@
-"""What the report says of LiteRT, which has run the .tflite file."""
+"""The report's rows on LiteRT, which has run the .tflite file."""
 
 from __future__ import annotations
 
