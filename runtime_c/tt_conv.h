@@ -5,6 +5,7 @@
 #define TT_CONV_H
 
 #include "tt_dense.h"
+#include "tt_dsp_tiles.h"
 
 /* Sizes of a convolution. top, left: padding; rows, columns: of the window; down, right: its strides; dilation: of rows
  * and columns; high, wide: of the output. strip: output rows whose input rows are copied together, 0: none are copied;
@@ -23,31 +24,6 @@ static inline TT_ALWAYS tt_conv_shape tt_conv_shape_of(int32_t count, int32_t he
         dilation_columns, high, wide, strip, across, zero};
 }
 
-/* The window of a pixel, tap by tap. x: the image; row, column: of its first tap. */
-static inline TT_ALWAYS void tt_window8(int8_t *to, const int8_t *x, int32_t row, int32_t column, tt_conv_shape of)
-{
-    const int32_t step = of.dilation_columns * of.channels, run = of.columns * of.channels;
-    const bool inside = column >= 0 && column + (of.columns - 1) * of.dilation_columns < of.width;
-    for (int32_t i = 0; i < of.rows; i++, row += of.dilation_rows, to += run) {
-        if (row < 0 || row >= of.height) {
-            memset(to, of.zero, (size_t)run);
-        } else if (inside) {
-            const int8_t *const from = x + (row * of.width + column) * of.channels;
-            for (int32_t j = 0; j < of.columns; j++) {
-                memcpy(to + j * of.channels, from + j * step, (size_t)of.channels);
-            }
-        } else {
-            for (int32_t j = 0, at = column; j < of.columns; j++, at += of.dilation_columns) {
-                if (at >= 0 && at < of.width) {
-                    memcpy(to + j * of.channels, x + (row * of.width + at) * of.channels, (size_t)of.channels);
-                } else {
-                    memset(to + j * of.channels, of.zero, (size_t)of.channels);
-                }
-            }
-        }
-    }
-}
-
 /* The row of the image that begins at column -left, n elements of it, with its border. x: the row, NULL: there is none. */
 static inline TT_ALWAYS void tt_row8(int8_t *to, const int8_t *x, int32_t n, tt_conv_shape of)
 {
@@ -58,114 +34,253 @@ static inline TT_ALWAYS void tt_row8(int8_t *to, const int8_t *x, int32_t n, tt_
     }
 }
 
-/* Elements of one of two windows as tt_widen_two lays them: four of either in turn. from: NULL for elements at zero. */
-static inline TT_ALWAYS void tt_widen_one(int16_t *to, const int8_t *from, int32_t zero, int32_t blocks)
+/* Where a pixel's window begins in the image: row and column of its first tap. */
+typedef struct tt_corner {
+    const int8_t *image;
+    int32_t row, column;
+} tt_corner;
+
+static inline TT_ALWAYS bool tt_is_inside(int32_t column, tt_conv_shape of)
 {
-    for (int32_t i = 0; i < blocks; i++, to += 8) {
-        if (from == NULL) {
-            memset(to, 0, 4 * sizeof *to);
-        } else {
-            tt_widen4(to, from + 4 * i, -zero);
-        }
-    }
+    return column >= 0 && column + (of.columns - 1) * of.dilation_columns < of.width;
 }
 
-/* Two windows tap by tap, as tt_widen_two lays them; channels: a multiple of four. on: columns from one to the other. */
-static inline TT_ALWAYS void tt_two_windows(
-    int16_t *to, const int8_t *x, int32_t row, int32_t column, int32_t on, tt_conv_shape of)
+/* The window of a pixel, tap by tap. */
+static inline TT_ALWAYS void tt_window8(int8_t *to, tt_corner p, tt_conv_shape of)
 {
-    const int32_t blocks = of.channels / 4;
-    for (int32_t i = 0; i < of.rows; i++, row += of.dilation_rows) {
-        const bool there = row >= 0 && row < of.height;
-        for (int32_t j = 0, at = column; j < of.columns; j++, at += of.dilation_columns, to += 2 * of.channels) {
-            const bool first = there && at >= 0 && at < of.width, second = there && at + on >= 0 && at + on < of.width;
-            if (first && second) {
-                tt_widen_two(to, x + (row * of.width + at) * of.channels, on * of.channels, -of.zero, blocks);
-                continue;
+    const int32_t step = of.dilation_columns * of.channels, run = of.columns * of.channels;
+    const bool inside = tt_is_inside(p.column, of);
+    for (int32_t i = 0; i < of.rows; i++, p.row += of.dilation_rows, to += run) {
+        const int8_t *const from = p.image + (p.row * of.width + p.column) * of.channels;
+        if (p.row < 0 || p.row >= of.height) {
+            memset(to, of.zero, (size_t)run);
+            continue;
+        }
+        for (int32_t j = 0, at = p.column; j < of.columns; j++, at += of.dilation_columns) {
+            if (inside || (at >= 0 && at < of.width)) {
+                memcpy(to + j * of.channels, from + j * step, (size_t)of.channels);
+            } else {
+                memset(to + j * of.channels, of.zero, (size_t)of.channels);
             }
-            tt_widen_one(to, first ? x + (row * of.width + at) * of.channels : NULL, of.zero, blocks);
-            tt_widen_one(to + 4, second ? x + (row * of.width + at + on) * of.channels : NULL, of.zero, blocks);
         }
     }
 }
 
-/* Two windows of n elements, one after the other, as tt_widen_two lays them; what is no whole block is behind it. */
-static inline TT_ALWAYS void tt_widen_windows(int16_t *to, const int8_t *windows, int32_t n, int32_t zero)
+/* Tell whether some window reaches beyond the image. */
+static inline TT_ALWAYS bool tt_is_padded(tt_conv_shape of)
 {
-    const int32_t blocks = n / 4, rest = n % 4;
-    tt_widen_two(to, windows, n, -zero, blocks);
-    for (int32_t k = 0; k < rest; k++) {
-        to[8 * blocks + k] = (int16_t)(windows[4 * blocks + k] - zero);
-        to[8 * blocks + rest + k] = (int16_t)(windows[n + 4 * blocks + k] - zero);
+    const int32_t below = (of.high - 1) * of.down - of.top + (of.rows - 1) * of.dilation_rows;
+    const int32_t behind = (of.wide - 1) * of.right - of.left + (of.columns - 1) * of.dilation_columns;
+    return of.top > 0 || of.left > 0 || below >= of.height || behind >= of.width;
+}
+
+/* Two windows tap by tap, as tt_widen_two lays them; channels: a multiple of four. border: as many elements at zero. */
+static inline TT_ALWAYS void tt_two_windows(
+    int16_t *to, tt_corner p, tt_corner q, const int8_t *border, tt_conv_shape of)
+{
+    const int32_t blocks = of.channels / 4, on = of.dilation_columns * of.channels;
+    const bool inside = tt_is_inside(p.column, of) && tt_is_inside(q.column, of);
+    for (int32_t i = 0; i < of.rows; i++, p.row += of.dilation_rows, q.row += of.dilation_rows) {
+        const bool there_p = p.row >= 0 && p.row < of.height, there_q = q.row >= 0 && q.row < of.height;
+        const int8_t *from_p = p.image + (p.row * of.width + p.column) * of.channels;
+        const int8_t *from_q = q.image + (q.row * of.width + q.column) * of.channels;
+        if (of.dilation_columns == 1 && inside && there_p && there_q) {
+            tt_widen_two(to, from_p, (int32_t)(from_q - from_p), -of.zero, of.columns * blocks);
+            to += of.columns * 8 * blocks;
+            continue;
+        }
+        for (int32_t j = 0; j < of.columns; j++, to += 8 * blocks, from_p += on, from_q += on) {
+            const int32_t at_p = p.column + j * of.dilation_columns, at_q = q.column + j * of.dilation_columns;
+            const int8_t *const own_p = there_p && at_p >= 0 && at_p < of.width ? from_p : border;
+            const int8_t *const own_q = there_q && at_q >= 0 && at_q < of.width ? from_q : border;
+            tt_widen_two(to, own_p, (int32_t)(own_q - own_p), -of.zero, blocks);
+        }
     }
 }
 
-/* y of two pixels, `on` elements apart (0: of one), from their windows of n elements. */
+/* Where tt_widen4 puts element k of four. */
+static inline TT_ALWAYS int32_t tt_place(int32_t k)
+{
+    return (k & 1) * 2 + (k >> 1);
+}
+
+/* Two rows of n elements, the second `pitch` behind the first, as tt_widen_two lays them; zeros fill up the last block. */
+static inline TT_ALWAYS void tt_widen_rows(int16_t *to, const int8_t *from, int32_t pitch, int32_t n, int32_t zero)
+{
+    const int32_t blocks = n / 4, rest = n % 4, filled = rest > 0 ? 4 : 0;
+    tt_widen_two(to, from, pitch, -zero, blocks);
+    TT_UNROLL
+    for (int32_t k = 0; k < filled; k++) {
+        const int32_t i = 4 * blocks + k;
+        to[8 * blocks + tt_place(k)] = (int16_t)(k < rest ? from[i] - zero : 0);
+        to[8 * blocks + 4 + tt_place(k)] = (int16_t)(k < rest ? from[pitch + i] - zero : 0);
+    }
+}
+
+/* One row of n elements as tt_widen4 lays them; zeros fill up the last block. */
+static inline TT_ALWAYS void tt_widen_row(int16_t *to, const int8_t *from, int32_t n)
+{
+    const int32_t rest = n % 4, filled = rest > 0 ? 4 : 0;
+    for (int32_t i = 0; i + 4 <= n; i += 4) {
+        tt_widen4(to + i, from + i, 0);
+    }
+    TT_UNROLL
+    for (int32_t k = 0; k < filled; k++) {
+        to[n - rest + tt_place(k)] = (int16_t)(k < rest ? from[n - rest + k] : 0);
+    }
+}
+
+/* y[0] and y[next] of two pixels, `on` elements apart, from their sums. */
+static inline TT_ALWAYS void tt_four_ends(
+    int8_t *y, int32_t on, int32_t next, const int32_t sums[4], int32_t o, tt_dense_ends by)
+{
+    const int8_t y_00 = tt_dense_end(sums[0], o, by), y_10 = tt_dense_end(sums[2], o, by);
+    const int8_t y_01 = tt_dense_end(sums[1], o + next, by), y_11 = tt_dense_end(sums[3], o + next, by);
+    y[0] = y_00;
+    y[next] = y_01;
+    y[on] = y_10;
+    y[on + next] = y_11;
+}
+
+/* y of two pixels in the output channels from `first` to `last`, from their windows of n elements and the widened weights of
+ * these channels: pairs of rows, and a row alone if their number is odd. ends: what tt_keep_ends keeps of them, or NULL. */
+static inline TT_ALWAYS void tt_two_pixels16(int8_t *y, const int16_t *windows, const int16_t *weights, const int32_t *ends,
+    int32_t outputs, int32_t first, int32_t last, int32_t n, tt_dense_ends by)
+{
+    const int32_t blocks = (n + 3) / 4;
+    int32_t o = first;
+    for (; o + 2 <= last; o += 2, weights += 8 * blocks) {
+        int32_t sums[4] = {0, 0, 0, 0};
+        tt_dot_2x2(&sums[0], &sums[1], &sums[2], &sums[3], windows, weights, blocks);
+        if (ends == NULL) {
+            tt_four_ends(y + o, outputs, 1, sums, o, by);
+        } else {
+            tt_ends_2x2(y + o, ends + 3 * (o - first), sums[0], sums[1], sums[2], sums[3], outputs, by.zero);
+        }
+    }
+    if (o < last) {
+        int32_t sum_0 = 0, sum_1 = 0;
+        tt_dot_2x1(&sum_0, &sum_1, windows, weights, blocks);
+        const int8_t y_0 = tt_dense_end(sum_0, o, by), y_1 = tt_dense_end(sum_1, o, by);
+        y[o] = y_0;
+        y[o + outputs] = y_1;
+    }
+}
+
+/* The same in all channels, from weights as they lie. */
 static inline TT_ALWAYS void tt_two_pixels8(
-    int8_t *y, int32_t on, const int16_t *wide, const int8_t *w, int32_t outputs, int32_t n, tt_dense_ends by)
+    int8_t *y, const int16_t *windows, const int8_t *w, int32_t outputs, int32_t n, tt_dense_ends by)
 {
     const int32_t blocks = n / 4, rest = n % 4;
-    const int16_t *const last = wide + 8 * blocks;
+    const int16_t *const last = windows + 8 * blocks;
     for (int32_t o = 0; o < outputs; o += 2) {
-        const int32_t next = outputs % 2 == 0 || o + 1 < outputs ? 1 : 0;
+        const int32_t next = o + 1 < outputs ? 1 : 0;
         const int8_t *const row = w + o * n, *const tail = row + 4 * blocks;
-        int32_t sum_00 = 0, sum_01 = 0, sum_10 = 0, sum_11 = 0;
-        tt_dot_direct_2x2(&sum_00, &sum_01, &sum_10, &sum_11, wide, row, next * n, blocks);
+        int32_t sums[4] = {0, 0, 0, 0};
+        tt_dot_direct_2x2(&sums[0], &sums[1], &sums[2], &sums[3], windows, row, next * n, blocks);
         TT_UNROLL
         for (int32_t k = 0; k < rest; k++) {
-            sum_00 += last[k] * tail[k];
-            sum_01 += last[k] * tail[next * n + k];
-            sum_10 += last[rest + k] * tail[k];
-            sum_11 += last[rest + k] * tail[next * n + k];
+            sums[0] += last[tt_place(k)] * tail[k];
+            sums[1] += last[tt_place(k)] * tail[next * n + k];
+            sums[2] += last[4 + tt_place(k)] * tail[k];
+            sums[3] += last[4 + tt_place(k)] * tail[next * n + k];
         }
-        const int8_t y_00 = tt_dense_end(sum_00, o, by), y_10 = tt_dense_end(sum_10, o, by);
-        const int8_t y_01 = tt_dense_end(sum_01, o + next, by), y_11 = tt_dense_end(sum_11, o + next, by);
-        y[o] = y_00;
-        y[o + next] = y_01;
-        y[o + on] = y_10;
-        y[o + on + next] = y_11;
+        tt_four_ends(y + o, outputs, next, sums, o, by);
     }
 }
 
-/* A QConv over all channels. scratch: two windows as int16 and as int8, then the rows of a strip. */
-static inline TT_ALWAYS void tt_conv16(int8_t *y, int16_t *scratch, const int8_t *x, const int8_t *w, tt_conv_shape of,
-    tt_dense_ends by)
+/* Pixels of a turn of tt_conv16 that reads the image in place, an even number. */
+#define TT_TURN 32
+
+/* A turn of a QConv over all channels: some pixels in a strip of output channels, or (if rows are copied) the pixels of these
+ * rows in all channels. Turns go through the pixels of all images, then to the next strip. kept: output channels whose weights are widened together, an even number
+ * or all; 0: none are. keeps: 1 if also what their ends read is kept. scratch: two windows and these weights as int16 in
+ * whole blocks of four; three words for each of these ends; two windows as int8, or (if the image is read in place, in
+ * whole words, with padding) a border of `channels` elements; the output of two pixels, if some turn has an odd number;
+ * the rows of a strip. */
+static inline TT_ALWAYS void tt_conv16(int8_t *y, int16_t *scratch, const int8_t *x, const int8_t *w, int32_t turn,
+    tt_conv_shape of, int32_t kept, int32_t keeps, tt_dense_ends by)
 {
-    const int32_t run = of.columns * of.channels, n = of.rows * run;
+    const int32_t run = of.columns * of.channels, n = of.rows * run, blocks = (n + 3) / 4;
     const int32_t pitch = (of.wide - 1) * of.right * of.channels + run;
     const int32_t deep = of.strip == 0 ? 0 : (of.strip - 1) * of.down + of.rows;
-    int8_t *const windows = (int8_t *)(scratch + 2 * n), *const rows = windows + 2 * n;
-    for (int32_t line = 0; line < of.count * of.high; line++) {
-        const int32_t first = line % of.high, step = of.strip == 0 ? 0 : first % of.strip;
-        const int8_t *const image = x + line / of.high * of.height * of.width * of.channels;
-        for (int32_t r = 0; step == 0 && r < deep; r++) {
-            const int32_t row = first * of.down - of.top + r;
-            const bool there = row >= 0 && row < of.height;
-            tt_row8(rows + r * pitch, there ? image + row * of.width * of.channels : NULL, pitch, of);
+    const int32_t all = of.high * of.wide, most = of.strip == 0 ? TT_TURN : of.strip * of.wide;
+    const int32_t strip = kept == 0 ? of.outputs : kept, parts = (all + most - 1) / most;
+    const bool words = (of.strip == 0 ? of.channels : run) % 4 == 0;
+    const bool lone = (of.strip == 0 ? all : most) % 2 != 0;
+    int16_t *const weights = scratch + 8 * blocks;
+    int32_t *const ends = keeps == 0 ? NULL : (int32_t *)(void *)(weights + 4 * kept * blocks);
+    int8_t *const bytes = (int8_t *)(weights + 4 * kept * blocks) + 12 * keeps * kept;
+    const bool bordered = words && of.strip == 0 && tt_is_padded(of);
+    int8_t *const last_two = bytes + (!words ? 2 * n : bordered ? of.channels : 0);
+    int8_t *const rows = last_two + (lone ? 2 * of.outputs : 0);
+    if (bordered && turn == 0) {
+        memset(bytes, of.zero, (size_t)of.channels);
+    }
+    const int32_t place = of.strip == 0 ? turn % (of.count * parts) : turn;
+    const int32_t begin = place % parts * most, pixels = all - begin < most ? all - begin : most;
+    const int32_t line = begin / of.wide, top = line * of.down - of.top;
+    const int8_t *const image = x + place / parts * of.height * of.width * of.channels;
+    int8_t *const out = y + (place / parts * all + begin) * of.outputs;
+    for (int32_t r = 0; r < deep; r++) {
+        const bool there = top + r >= 0 && top + r < of.height;
+        tt_row8(rows + r * pitch, there ? image + (top + r) * of.width * of.channels : NULL, pitch, of);
+    }
+    const int32_t start = of.strip == 0 ? turn / (of.count * parts) * strip : 0;
+    const int32_t behind = of.strip == 0 && start + strip < of.outputs ? start + strip : of.outputs;
+    for (int32_t first = start; first < behind; first += strip) {
+        const int32_t last = first + strip < of.outputs ? first + strip : of.outputs;
+        if (kept > 0 && (of.strip == 0 ? place == 0 : turn == 0 || kept < of.outputs)) {
+            int32_t o = first;
+            for (; o + 2 <= last; o += 2) {
+                tt_widen_rows(weights + (o - first) * 4 * blocks, w + o * n, n, n, 0);
+            }
+            if (o < last) {
+                tt_widen_row(weights + (o - first) * 4 * blocks, w + o * n, n);
+            }
+            if (keeps != 0) {
+                tt_keep_ends(ends, by.bias + first, by.multiplier + first, by.shift + first, last - first);
+            }
         }
-        const int32_t top = first * of.down - of.top;
-        for (int32_t column = 0; column < of.wide; column += 2) {
-            const int32_t next = of.wide % 2 == 0 || column + 1 < of.wide ? 1 : 0, on = next * of.right;
-            const int8_t *const under = rows + step * of.down * pitch + column * of.right * of.channels;
-            if (of.strip == 0 && of.channels % 4 == 0) {
-                tt_two_windows(scratch, image, top, column * of.right - of.left, on, of);
-            } else if (of.strip == 0) {
-                tt_window8(windows, image, top, column * of.right - of.left, of);
-                tt_window8(windows + n, image, top, column * of.right - of.left + on, of);
-                tt_widen_windows(scratch, windows, n, of.zero);
-            } else if (run % 4 == 0) {
-                for (int32_t r = 0; r < of.rows; r++) {
-                    tt_widen_two(scratch + 2 * r * run, under + r * pitch, on * of.channels, -of.zero, run / 4);
+        int32_t row = 0, column = begin - line * of.wide;
+        for (int32_t pixel = 0; pixel < pixels; pixel += 2) {
+            const bool two = !lone || pixel + 1 < pixels, same = column + 1 < of.wide;
+            const int32_t row_q = two && !same ? row + 1 : row, column_q = !two ? column : same ? column + 1 : 0;
+            if (of.strip == 0) {
+                const tt_corner p = {image, top + row * of.down, column * of.right - of.left};
+                const tt_corner q = {image, top + row_q * of.down, column_q * of.right - of.left};
+                if (words) {
+                    tt_two_windows(scratch, p, q, bytes, of);
+                } else {
+                    tt_window8(bytes, p, of);
+                    tt_window8(bytes + n, q, of);
                 }
             } else {
+                const int8_t *const p = rows + row * of.down * pitch + column * of.right * of.channels;
+                const int8_t *const q = rows + row_q * of.down * pitch + column_q * of.right * of.channels;
                 for (int32_t r = 0; r < of.rows; r++) {
-                    memcpy(windows + r * run, under + r * pitch, (size_t)run);
-                    memcpy(windows + n + r * run, under + r * pitch + on * of.channels, (size_t)run);
+                    if (words) {
+                        tt_widen_two(scratch + 2 * r * run, p + r * pitch, (int32_t)(q - p), -of.zero, run / 4);
+                    } else {
+                        memcpy(bytes + r * run, p + r * pitch, (size_t)run);
+                        memcpy(bytes + n + r * run, q + r * pitch, (size_t)run);
+                    }
                 }
-                tt_widen_windows(scratch, windows, n, of.zero);
             }
-            int8_t *const to = y + (line * of.wide + column) * of.outputs;
-            tt_two_pixels8(to, next * of.outputs, scratch, w, of.outputs, n, by);
+            if (!words) {
+                tt_widen_rows(scratch, bytes, n, n, of.zero);
+            }
+            row = column_q + 1 < of.wide ? row_q : row_q + 1;
+            column = column_q + 1 < of.wide ? column_q + 1 : 0;
+            int8_t *const to = two ? out + pixel * of.outputs : last_two;
+            if (kept > 0) {
+                tt_two_pixels16(to, scratch, weights, ends, of.outputs, first, last, n, by);
+            } else {
+                tt_two_pixels8(to, scratch, w, of.outputs, n, by);
+            }
+            if (!two) {
+                memcpy(out + pixel * of.outputs + first, last_two + first, (size_t)(last - first));
+            }
         }
     }
 }

@@ -128,6 +128,35 @@ static inline TT_ALWAYS void tt_dot_2x2(int32_t *sum_00, int32_t *sum_01, int32_
 #endif
 }
 
+/* The same of two rows of a and one of b, whose four elements of a block lie together. */
+static inline TT_ALWAYS void tt_dot_2x1(int32_t *sum_0, int32_t *sum_1, const int16_t *a, const int16_t *b, int32_t blocks)
+{
+#if TT_HAS_DSP
+#define TT_BLOCK_2X1                                                                                                   \
+    "ldmia %[a]!, {%[x0], %[x1], %[x2], %[x3]}\n\t"                                                                    \
+    "ldrd %[y], %[y_next], [%[b]], #8\n\t"                                                                             \
+    "smlad %[s0], %[x0], %[y], %[s0]\n\tsmlad %[s1], %[x2], %[y], %[s1]\n\t"                                           \
+    "smlad %[s0], %[x1], %[y_next], %[s0]\n\tsmlad %[s1], %[x3], %[y_next], %[s1]\n\t"
+    TT_FOUR_REGISTERS
+    uint32_t y, y_next;
+    if (blocks >= 2) {
+        int32_t turns = blocks / 2;
+        __asm__ volatile("1:\n\t" TT_BLOCK_2X1 TT_BLOCK_2X1 "subs %[turns], #1\n\tbne 1b"
+                : [s0] "+r"(*sum_0), [s1] "+r"(*sum_1), TT_PAIRS, [turns] "+r"(turns)
+                :
+                : "memory", "cc");
+    }
+    if (blocks % 2 == 1) {
+        __asm__ volatile(TT_BLOCK_2X1 : [s0] "+r"(*sum_0), [s1] "+r"(*sum_1), TT_PAIRS : : "memory");
+    }
+#else
+    for (int32_t i = 0; i < blocks; i++, a += 8, b += 4) {
+        *sum_0 = tt_dot4(*sum_0, a, b);
+        *sum_1 = tt_dot4(*sum_1, a + 4, b);
+    }
+#endif
+}
+
 /* acc + a[0] b[0] + a[1] b[1]; of any alignment. */
 static inline int32_t tt_dot2(int32_t acc, const int16_t *a, const int16_t *b)
 {

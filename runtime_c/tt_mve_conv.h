@@ -54,14 +54,12 @@ static inline TT_ALWAYS void tt_pixels8(int8_t *y, const int8_t *windows, const 
     }
 }
 
-/* A QConv of 1x1. strip: pixels that are copied to scratch together. */
-static inline TT_ALWAYS void tt_product8(int8_t *y, int8_t *scratch, const int8_t *x, tt_conv_tables by, int32_t pixels,
+/* A turn of a QConv of 1x1: `strip` pixels, which are copied to scratch together. */
+static inline TT_ALWAYS void tt_product8(int8_t *y, int8_t *scratch, const int8_t *x, int32_t turn, tt_conv_tables by,
     int32_t outputs, int32_t inputs, int32_t zero, int32_t strip, tt_end8 end)
 {
-    for (int32_t first = 0; first < pixels; first += strip) {
-        tt_copy8(scratch, x + first * inputs, strip * inputs);
-        tt_pixels8(y + first * outputs, scratch, NULL, strip, outputs, inputs, zero, by, end);
-    }
+    tt_copy8(scratch, x + turn * strip * inputs, strip * inputs);
+    tt_pixels8(y + turn * strip * outputs, scratch, NULL, strip, outputs, inputs, zero, by, end);
 }
 
 /* The row of the image that begins at column -left, `n` elements of it, with its border. x: the row, NULL: there is none. */
@@ -138,45 +136,44 @@ static inline TT_ALWAYS void tt_dilated8(int8_t *to, const int8_t *x, int32_t ro
     }
 }
 
-/* A QConv over all channels. scratch: a correction for each output channel if zero is not 0, the copied rows, and the
- * windows. */
-static inline TT_ALWAYS void tt_conv8(
-    int8_t *y, int8_t *scratch, const int8_t *x, tt_conv_tables by, tt_conv_shape of, tt_end8 end)
+/* A row of a QConv over all channels. scratch: a correction for each output channel if zero is not 0, the copied rows, and
+ * the windows. */
+static inline TT_ALWAYS void tt_conv8(int8_t *y, int8_t *scratch, const int8_t *x, int32_t line, tt_conv_tables by,
+    tt_conv_shape of, tt_end8 end)
 {
     const int32_t run = of.columns * of.channels, n = of.rows * run;
     const int32_t pitch = (of.wide - 1) * of.right * of.channels + run;
     int32_t *const corrections = (int32_t *)(void *)scratch;
     if (of.zero != 0) {
-        for (int32_t o = 0; o < of.outputs; o++) {
+        for (int32_t o = 0; line == 0 && o < of.outputs; o++) {
             corrections[o] = -of.zero * tt_sum8(0, by.w + o * n, n);
         }
         scratch += 4 * of.outputs;
     }
     int8_t *const rows = scratch;
     int8_t *const windows = rows + (of.strip == 0 ? 0 : ((of.strip - 1) * of.down + of.rows) * pitch);
-    for (int32_t line = 0; line < of.count * of.high; line++) {
-        const int32_t first = line % of.high, step = of.strip == 0 ? 0 : first % of.strip;
-        const int8_t *const image = x + line / of.high * of.height * of.width * of.channels;
-        if (of.strip > 0 && step == 0) {
-            for (int32_t r = 0; r < (of.strip - 1) * of.down + of.rows; r++) {
-                const int32_t row = first * of.down - of.top + r;
-                const bool there = row >= 0 && row < of.height;
-                tt_bordered8(rows + r * pitch, there ? image + row * of.width * of.channels : NULL, pitch, of);
+    const int32_t first = line % of.high, step = of.strip == 0 ? 0 : first % of.strip;
+    const int8_t *const image = x + line / of.high * of.height * of.width * of.channels;
+    if (of.strip > 0 && step == 0) {
+        for (int32_t r = 0; r < (of.strip - 1) * of.down + of.rows; r++) {
+            const int32_t row = first * of.down - of.top + r;
+            const bool there = row >= 0 && row < of.height;
+            tt_bordered8(rows + r * pitch, there ? image + row * of.width * of.channels : NULL, pitch, of);
+        }
+    }
+    y += line * of.wide * of.outputs;
+    for (int32_t column = 0; column < of.wide; column += of.across, y += of.across * of.outputs) {
+        int8_t *to = windows;
+        for (int32_t i = column; i < column + of.across; i++, to += n) {
+            if (of.strip == 0) {
+                tt_dilated8(to, image, first * of.down - of.top, i * of.right - of.left, of);
+                continue;
+            }
+            for (int32_t r = 0; r < of.rows; r++) {
+                tt_copy8(to + r * run, rows + (step * of.down + r) * pitch + i * of.right * of.channels, run);
             }
         }
-        for (int32_t column = 0; column < of.wide; column += of.across, y += of.across * of.outputs) {
-            int8_t *to = windows;
-            for (int32_t i = column; i < column + of.across; i++, to += n) {
-                if (of.strip == 0) {
-                    tt_dilated8(to, image, first * of.down - of.top, i * of.right - of.left, of);
-                    continue;
-                }
-                for (int32_t r = 0; r < of.rows; r++) {
-                    tt_copy8(to + r * run, rows + (step * of.down + r) * pitch + i * of.right * of.channels, run);
-                }
-            }
-            tt_pixels8(y, windows, corrections, of.across, of.outputs, n, of.zero, by, end);
-        }
+        tt_pixels8(y, windows, corrections, of.across, of.outputs, n, of.zero, by, end);
     }
 }
 

@@ -46,6 +46,19 @@ static inline TT_ALWAYS tt_bands tt_bands_of(int32_t height, int32_t width, int3
     return (tt_bands){height, width, strip, band, deep, across, vectors, phase_rows, phase_columns};
 }
 
+/* Dilated windows. down, right: distances of taps; rows, columns: divisors of them. The output of `high` rows and `wide`
+ * columns is cut into rows * columns interleaved maps, the first ones a row or column larger if they are not equal. What a
+ * map reads of the image is an image too, and its taps are down / rows apart. */
+typedef struct tt_spread {
+    int32_t down, right, rows, columns, high, wide;
+} tt_spread;
+
+static inline TT_ALWAYS tt_spread tt_spread_of(
+    int32_t down, int32_t right, int32_t rows, int32_t columns, int32_t high, int32_t wide)
+{
+    return (tt_spread){down, right, rows, columns, high, wide};
+}
+
 static inline TT_ALWAYS int32_t tt_bands_in(tt_bands cut)
 {
     return (cut.strip + cut.band - 1) / cut.band;
@@ -141,9 +154,10 @@ static inline TT_ALWAYS int32_t tt_lay_taps8(int8_t *to, const uint8_t *places, 
 }
 
 /* The bands of a strip, whose first output row (of a phase) is `first`: those of their rows that the image has, and the
- * others where the strips differ in them. Border columns lie there from the start. */
-static inline TT_ALWAYS void tt_lay_bands8(
-    int8_t *bands, const int8_t *x, int32_t first, tt_image image, int32_t down, tt_bands cut)
+ * others where the strips differ in them. Border columns lie there from the start. row, pixel: elements from one to the
+ * next in the image. */
+static inline TT_ALWAYS void tt_lay_bands8(int8_t *bands, const int8_t *x, int32_t first, tt_image image, int32_t down,
+    int32_t row, int32_t pixel, tt_bands cut)
 {
     const int32_t room = cut.across - image.left, n = room < image.width ? room : image.width;
     for (int32_t band = 0; band < tt_bands_in(cut); band++, bands += cut.across * cut.deep) {
@@ -160,9 +174,9 @@ static inline TT_ALWAYS void tt_lay_bands8(
                 tt_spread8(to + r, cut.deep, &border, 0, n);
             }
         }
-        const int8_t *from = x + (start + low) * image.width * image.channels;
-        for (int32_t r = low; r < high; r++, from += image.width * image.channels) {
-            tt_spread8(to + r, cut.deep, from, image.channels, n);
+        const int8_t *from = x + (start + low) * row;
+        for (int32_t r = low; r < high; r++, from += row) {
+            tt_spread8(to + r, cut.deep, from, pixel, n);
         }
     }
 }
@@ -244,59 +258,95 @@ static inline TT_ALWAYS int32_t tt_back_of(int32_t column, tt_bands cut, tt_four
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* Rows of a depthwise QConv. scratch: see above; row_at: see tt_lay_rows8, or NULL. */
+/* One channel of a depthwise QConv, or of one of its interleaved maps. x, to: its first elements; on: elements of `to` from
+ * a pixel to the next, row: from a row to the next; in_row, in_pixel: of x. */
+static inline TT_ALWAYS void tt_depthwise8_map(int8_t *y, int8_t *bands, const int8_t *taps, const int8_t *x,
+    const int32_t *row_at, tt_image image, tt_taps window, tt_bands cut, int32_t on, int32_t row, int32_t in_pixel,
+    int32_t in_row, tt_i32x4 correction, tt_i32x4 bias, tt_i32x4 factor, tt_i32x4 by, tt_end8 end)
+{
+    const tt_four four = tt_four_of(cut, window.down, window.right);
+    const int32_t lane = four.columns == 1 ? row : on;
+    for (int32_t first = 0; first < cut.height; first += cut.strip) {
+        if (row_at == NULL) {
+            tt_lay_bands8(bands, x, first, image, window.down, in_row, in_pixel, cut);
+        } else {
+            tt_lay_rows8(bands, x, row_at + first * window.down, image, cut);
+        }
+        for (int32_t i = 0; i < tt_bands_in(cut) * cut.band; i += four.rows) {
+            const int32_t band = i / cut.band, at_row = tt_start_of(band, cut) + i % cut.band;
+            const int8_t *at = bands + band * cut.across * cut.deep + i % cut.band * window.down;
+            int8_t *to = y + (first + at_row) * row;
+            for (int32_t column = 0; column < cut.width; column += four.columns) {
+                const int32_t back = tt_back_of(column, cut, four);
+                at -= back * four.step;
+                to -= back * on;
+                tt_i32x4 sums = tt_windows_x4(at, taps, four.step, cut.vectors);
+                sums = image.border == 0 ? sums : sums + correction;
+                const tt_i32x4 ended = tt_ended8_x4(sums, bias, factor, by, end);
+                tt_scatter8_few(to, lane, ended, four.columns == 1 ? 4 : cut.width);
+                at += four.on;
+                to += four.columns * on;
+            }
+        }
+    }
+}
+
+/* Rows of a depthwise QConv. scratch: see above; row_at: see tt_lay_rows8, or NULL; then there is no dilation. */
 static inline TT_ALWAYS void tt_depthwise8_rows(int8_t *y, int8_t *scratch, const int8_t *x, const int8_t *w,
     const int32_t *bias, const int32_t *multiplier, const int8_t *shift, const int32_t *row_at, tt_image image,
-    tt_taps window, tt_bands cut, tt_end8 end)
+    tt_taps window, tt_spread spread, tt_bands cut, tt_end8 end)
 {
-    const int32_t lanes = 16 * cut.vectors, area = window.rows * window.columns;
-    const tt_four four = tt_four_of(cut, window.down, window.right);
+    const int32_t lanes = 16 * cut.vectors, area = window.kernel_rows * window.kernel_columns;
+    const int32_t wide = spread.wide, maps = spread.rows * spread.columns;
     int8_t *const taps = scratch, *const bands = scratch + 2 * lanes;
     uint8_t *const places = (uint8_t *)scratch + lanes;
     memset(places, TT_NO_TAP, (size_t)lanes);
     for (int32_t i = 0; i < area; i++) {
-        places[i % window.columns * cut.deep + i / window.columns] = (uint8_t)i;
+        const int32_t column = i % window.kernel_columns * (spread.right / spread.columns);
+        places[column * cut.deep + i / window.kernel_columns * (spread.down / spread.rows)] = (uint8_t)i;
     }
     memset(bands, image.border, (size_t)(tt_bands_in(cut) * cut.across * cut.deep + 16));
     for (int32_t c = 0; c < image.count * image.channels; c++) {
         const int32_t channel = image.count == 1 ? c : c % image.channels, n = image.count == 1 ? 0 : c / image.channels;
         const int8_t *const own = x + n * image.height * image.width * image.channels + channel;
-        int8_t *const out = y + n * cut.height * cut.width * image.channels + channel;
+        int8_t *const out = y + n * (row_at == NULL ? spread.high : cut.height) * wide * image.channels + channel;
         const int32_t sum = tt_lay_taps8(taps, places, w + channel * area, cut.vectors);
         const tt_i32x4 correction = tt_all(-image.border * sum), its_bias = tt_all(bias[channel]);
         const tt_i32x4 factor = tt_all(multiplier[channel]), by = tt_all(tt_clamp(shift[channel], -31, 31));
-        for (int32_t first = 0; first < cut.height; first += cut.strip) {
-            if (row_at == NULL) {
-                tt_lay_bands8(bands, own, first, image, window.down, cut);
-            } else {
-                tt_lay_rows8(bands, own, row_at + first * window.down, image, cut);
+        for (int32_t map = 0; map < maps; map++) {
+            const int32_t down = map / spread.columns, right = map % spread.columns;
+            /* the first row and column of the image that are some of this map's, and how many windows begin before */
+            const int32_t top = (image.top - down + spread.rows - 1) / spread.rows;
+            const int32_t left = (image.left - right + spread.columns - 1) / spread.columns;
+            const int32_t row = down - image.top + top * spread.rows, column = right - image.left + left * spread.columns;
+            const tt_image read = {1, (image.height - row + spread.rows - 1) / spread.rows,
+                (image.width - column + spread.columns - 1) / spread.columns, image.channels, top, left, image.border};
+            tt_bands own_cut = cut;
+            if (spread.high % spread.rows != 0) {
+                own_cut.height = own_cut.strip = (spread.high - down + spread.rows - 1) / spread.rows;
             }
-            for (int32_t i = 0; i < tt_bands_in(cut) * cut.band; i += four.rows) {
-                const int32_t band = i / cut.band, row = tt_start_of(band, cut) + i % cut.band;
-                const int8_t *at = bands + band * cut.across * cut.deep + i % cut.band * window.down;
-                int8_t *to = out + (first + row) * cut.width * image.channels;
-                for (int32_t column = 0; column < cut.width; column += four.columns) {
-                    const int32_t back = tt_back_of(column, cut, four);
-                    at -= back * four.step;
-                    to -= back * image.channels;
-                    tt_i32x4 sums = tt_windows_x4(at, taps, four.step, cut.vectors);
-                    sums = image.border == 0 ? sums : sums + correction;
-                    const tt_i32x4 ended = tt_ended8_x4(sums, its_bias, factor, by, end);
-                    tt_scatter8_few(to, four.pixels * image.channels, ended, four.columns == 1 ? 4 : cut.width);
-                    at += four.on;
-                    to += four.columns * image.channels;
-                }
+            if (spread.wide % spread.columns != 0) {
+                own_cut.width = (spread.wide - right + spread.columns - 1) / spread.columns;
             }
+            if (image.left % spread.columns != 0 || image.width % spread.columns != 0) {
+                /* border columns of the last map are others */
+                memset(bands, image.border, (size_t)(tt_bands_in(cut) * cut.across * cut.deep));
+            }
+            tt_depthwise8_map(out + (down * wide + right) * image.channels, bands, taps,
+                row_at == NULL ? own + (row * image.width + column) * image.channels : own, row_at,
+                maps == 1 ? image : read, window, own_cut, spread.columns * image.channels, spread.rows * wide * image.channels,
+                spread.columns * image.channels, spread.rows * image.width * image.channels, correction, its_bias, factor,
+                by, end);
         }
     }
 }
 
 /* A depthwise QConv. */
 static inline TT_ALWAYS void tt_depthwise8(int8_t *y, int8_t *scratch, const int8_t *x, const int8_t *w,
-    const int32_t *bias, const int32_t *multiplier, const int8_t *shift, tt_image image, tt_taps window, tt_bands cut,
-    tt_end8 end)
+    const int32_t *bias, const int32_t *multiplier, const int8_t *shift, tt_image image, tt_taps window, tt_spread spread,
+    tt_bands cut, tt_end8 end)
 {
-    tt_depthwise8_rows(y, scratch, x, w, bias, multiplier, shift, NULL, image, window, cut, end);
+    tt_depthwise8_rows(y, scratch, x, w, bias, multiplier, shift, NULL, image, window, spread, cut, end);
 }
 
 #endif

@@ -45,10 +45,32 @@ DEPTHWISE_LAYER = Layer(
 """Too large for all rows of a channel to be copied at once."""
 
 
+def _layer(image: tuple[int, int, int], outputs: int, kernel: tuple[int, int] = (1, 1), **attrs: object) -> Layer:
+    pads = ((kernel[0] - 1) // 2, (kernel[1] - 1) // 2) * 2
+    conv = ConvAttrs(kernel, pads=pads, **attrs)  # type: ignore[arg-type]
+    name = f"{'x'.join(map(str, (*kernel, *image)))} to {outputs}"
+    return Layer(name, lambda rng: quantised.qconv(rng, ((1, *image), outputs, conv), 0))
+
+
+ODD_LAYERS = (
+    _layer((45, 1, 30), 60),  # a smaller input, all of which is copied before the output takes its place
+    _layer((7, 7, 50), 33),
+    _layer((5, 5, 96), 97),
+    _layer((9, 9, 7), 13),
+    _layer((10, 10, 31), 32),
+    _layer((13, 13, 12), 12, (3, 3)),
+    _layer((11, 11, 5), 7, (3, 3)),
+    _layer((40, 1, 12), 12, (5, 1)),
+    _layer((41, 1, 12), 12, (5, 1), groups=12),
+    _layer((1, 64, 16), 16, (1, 3)),
+    _layer((12, 12, 8), 8, (3, 3), groups=8, dilations=(2, 2)),
+)
+
+
 def _cases(op: str) -> list[Case]:
     found = cases_of(op) + (random_cases(op, 24) if op in RANDOM else [])
     if op == "QConv":
-        found += [layer.case() for layer in (*LAYERS, DEPTHWISE_LAYER) if layer.case().op == "QConv"]
+        found += [layer.case() for layer in (*LAYERS, DEPTHWISE_LAYER, *ODD_LAYERS) if layer.case().op == "QConv"]
         rng = np.random.default_rng(7)
         found += [quantised.qconv(rng, quantised.geometry(rng, splits=True), index % 2) for index in range(60)]
     return found

@@ -26,6 +26,7 @@ from tinytrain_compile.ops.conv import (
 )
 from tinytrain_compile.ops.describe import padding
 from tinytrain_compile.ops.int8.conv_form import (
+    PAIR,
     backward_dense,
     backward_depthwise,
     dense_turn,
@@ -38,6 +39,9 @@ from tinytrain_compile.ops.int8.conv_form import (
     is_dense,
     is_depthwise,
     is_product,
+    is_spread,
+    lying,
+    paired_room,
     reads_ragged,
     stored_dtypes,
 )
@@ -139,6 +143,12 @@ def _qconv(arrays: tuple[Array, ...], attrs: QConvAttrs) -> tuple[Array, ...]:
 
 
 def _conv_scratch(node: Node) -> int:
+    node = lying(node)
+    paired = paired_room(node, bool(_conv_overlaps(node)))
+    return max(_own_scratch(node), paired.scratch_bytes if paired else 0)
+
+
+def _own_scratch(node: Node) -> int:
     conv = geometry(node)
     if is_product(conv):
         return forward_product(node).scratch_bytes
@@ -157,15 +167,21 @@ def _conv_scratch(node: Node) -> int:
 def _conv_overlaps(node: Node) -> tuple[Overlap, ...]:
     """Return which bytes may be shared: each turn first widens what it reads of the image. An image that is widened
     again for every part of the weights is needed until the end."""
+    node = lying(node)
     conv, (*pixels, channels), outputs = geometry(node), operand(node, "x").shape, result(node, "y").shape[3]
     if reads_ragged(node):
         return ()
     if is_product(conv):
         tiles = forward_product(node)
+        paired, unit = paired_room(node, False), tiles.unit(math.prod(pixels))
+        if paired and (paired.kept < outputs or unit > PAIR):
+            return ()
         if tiles.strip_axis == 1 and tiles.strip < outputs:
             return ()
-        return pixel_strips(node, tiles.unit(math.prod(pixels)))
+        return pixel_strips(node, min(unit, PAIR) if paired else unit)
     if is_depthwise(node):
+        if is_spread(node):
+            return ()  # vectors read the image again for every interleaved map
         return row_strips(node, forward_depthwise(node).strip, conv.strides[0], conv.pads[0], channels)
     if is_dense(node):
         turn = dense_turn(node)
@@ -236,6 +252,7 @@ def _grad(arrays: tuple[Array, ...], attrs: QConvGradInputAttrs) -> tuple[Array,
 
 
 def _grad_scratch(node: Node) -> int:
+    node = lying(node)
     conv = geometry(node)
     if is_product(conv):
         return error_product_scratch(node)

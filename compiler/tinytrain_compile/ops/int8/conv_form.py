@@ -33,6 +33,8 @@ from tinytrain_compile.ops.int8.tiles import (
 from tinytrain_compile.ops.linear import weight_dtypes
 from tinytrain_compile.ops.names import is_prepared, operand, result
 
+_MAP = 4
+"""Axes of a map and of a weight."""
 FORWARD_ENDS, ERROR_ENDS = 3, 2
 """Words per channel that the end of a sum reads: bias, factor and shift; for an error, factor and shift."""
 
@@ -42,6 +44,25 @@ def geometry(node: Node) -> ConvAttrs:
     conv = getattr(node.attrs, "conv", None)
     assert isinstance(conv, ConvAttrs)
     return conv
+
+
+def lying(node: Node) -> Node:
+    """Return a depthwise layer of a map of one column, or its data gradient, as that of one row: its bytes are the
+    same."""
+    conv, attrs = geometry(node), node.attrs
+    maps = [value for value in (*node.inputs, *node.outputs) if len(value.shape) == _MAP]
+    if conv.groups == 1 or any(value.shape[2] != 1 for value in maps):
+        return node
+
+    def turned(values: tuple[Value, ...]) -> tuple[Value, ...]:
+        return tuple(replace(v, shape=(v.shape[0], 1, v.shape[1], v.shape[3])) if v in maps else v for v in values)
+
+    top, left, bottom, right = conv.pads
+    pairs = {"kernel": conv.kernel[::-1], "strides": conv.strides[::-1], "dilations": conv.dilations[::-1]}
+    changes: dict[str, Any] = {"conv": replace(conv, pads=(left, top, right, bottom), **pairs)}
+    if hasattr(attrs, "input_hw"):
+        changes["input_hw"] = attrs.input_hw[::-1]
+    return replace(node, inputs=turned(node.inputs), outputs=turned(node.outputs), attrs=replace(attrs, **changes))
 
 
 def is_product(conv: ConvAttrs) -> bool:
@@ -114,7 +135,8 @@ def error_row_product(node: Node) -> tuple[PackedTiles, bool]:
 
 
 def is_depthwise(node: Node) -> bool:
-    """Tell whether a convolution or its gradient is computed channel by channel: depthwise, without gaps in the kernel.
+    """Tell whether a convolution or its gradient is computed channel by channel: depthwise, without gaps in the kernel
+    of a gradient or of strides.
 
     Not if its result is one pixel: no element of the image is read twice, so none is worth a copy.
     """
@@ -123,7 +145,29 @@ def is_depthwise(node: Node) -> bool:
         return False
     image = operand(node, "g" if node.op == "QConvGradInput" else "x")
     depthwise = conv.groups == image.shape[3] == node.outputs[0].shape[3] > 1
-    return depthwise and conv.dilations == (1, 1) and conv.kernel != (1, 1)
+    return depthwise and conv.kernel != (1, 1) and (conv.dilations == (1, 1) or is_spread(node))
+
+
+def is_spread(node: Node) -> bool:
+    """Tell whether the dilated windows of a depthwise QConv are laid together: those in steps of one pixel."""
+    conv = geometry(node)
+    return node.op == "QConv" and conv.strides == (1, 1) and conv.dilations != (1, 1)
+
+
+def shared_steps(node: Node) -> tuple[int, int]:
+    """Return by how much the taps of a depthwise QConv are dilated and its output is divisible: (rows, columns)."""
+    _, rows, columns, _ = result(node, "y").shape
+    down, right = geometry(node).dilations
+    return math.gcd(down, rows), math.gcd(right, columns)
+
+
+def spread_columns(node: Node) -> tuple[int, int]:
+    """Return (columns of taps, interleaved images) of a depthwise QConv with dilated columns.
+
+    As many images as divide both the dilation and the row; what is left of the dilation are zeros between the taps.
+    """
+    conv, (_, images) = geometry(node), shared_steps(node)
+    return (conv.kernel[1] - 1) * (conv.dilations[1] // images) + 1, images
 
 
 def reads_ragged(node: Node) -> bool:
@@ -142,7 +186,9 @@ def transposed_copy(node: Node) -> Value | None:
 def forward_depthwise(node: Node) -> DepthwiseTiles:
     """Return tiles of a depthwise QConv."""
     conv, (_, height, width, _) = geometry(node), result(node, "y").shape
-    return depthwise_tiles((height, width), conv.kernel, conv.strides)
+    columns, images = spread_columns(node)
+    kernel, dilations = (conv.kernel[0], columns), (conv.dilations[0], images)
+    return depthwise_tiles((height, width), kernel, conv.strides, dilations=dilations)
 
 
 def backward_phases(node: Node) -> tuple[int, int]:
@@ -253,6 +299,135 @@ def weight_tiles(node: Node) -> CorrelationTiles | None:
     return correlation_tiles(conv, operand(node, "x").shape, operand(node, "g").shape)
 
 
+# ---- two windows at a time: odd maps and channels, dilated windows -----------------------------------------------
+
+
+LEAST_KEPT = 6
+"""Output channels whose weights must be widened together, if not all are: every such strip of channels reads all
+windows again, which takes as many instructions as widening the weights of six channels saves."""
+TURN = 32
+"""TT_TURN of tt_conv.h."""
+WORTH = 12
+"""Output channels for which a window is worth reading again: 3x3 7x7x48 to 33 takes 760,000 instead of 882,888
+instructions on a Cortex-M4 with twelve instead of six channels at a time."""
+
+
+@dataclass(frozen=True)
+class WindowMap:
+    """The sizes (rows, columns) of a convolution over all channels; a map of one column is taken for one of one row.
+
+    strip: output rows whose input rows the plan lets a kernel copy together; 0: the image is read in place.
+    """
+
+    size: tuple[int, int]
+    pads: tuple[int, int]
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    dilations: tuple[int, int]
+    out: tuple[int, int]
+    channels: int
+    strip: int
+
+    @property
+    def elements(self) -> int:
+        """Elements under the taps of a pixel."""
+        return math.prod(self.kernel) * self.channels
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of the input rows of a strip, as int8."""
+        pitch = ((self.out[1] - 1) * self.strides[1] + self.kernel[1]) * self.channels
+        return ((self.strip - 1) * self.strides[0] + self.kernel[0]) * pitch if self.strip else 0
+
+
+def window_map(node: Node) -> WindowMap | None:
+    """Return the sizes of a QConv that reads all channels, its weights as they lie in the file; None for others."""
+    conv, (_, *size, channels), (_, *out, _) = geometry(node), operand(node, "x").shape, result(node, "y").shape
+    if conv.groups > 1 or conv.split is not None or is_prepared(node):
+        return None
+    strip = forward_dense(node).strip if is_dense(node) and not is_product(conv) else 0
+    pairs = [(size[0], size[1]), conv.pads[:2], conv.kernel, conv.strides, conv.dilations, (out[0], out[1])]
+    if size[1] == out[1] == conv.kernel[1] == 1:
+        strip, pairs = min(strip, 1), [(across, down) for down, across in pairs]
+    return WindowMap(*pairs, channels, strip)
+
+
+@dataclass(frozen=True)
+class PairedWindows:
+    """How tt_conv16 cuts a layer. strip: output rows whose input rows are copied together; 0: the image is read in
+    place. kept: output channels whose weights are widened together; 0: they are read as they lie. ends: what the ends
+    of these channels' sums read lies together. turns: calls of an image for all channels."""
+
+    strip: int
+    kept: int
+    ends: bool
+    turns: int
+    scratch_bytes: int
+
+
+def paired_windows(node: Node, room: int, shares: bool) -> PairedWindows | None:
+    """Cut a layer for `room` bytes of scratch; None if these do not hold the windows of two pixels.
+
+    shares: its image and its output may share bytes. Then an image that is read in place is read once.
+    """
+    of, outputs = window_map(node), result(node, "y").shape[3]
+    if of is None:
+        return None
+    of = of if shares or of.channels % DOT_TERMS else replace(of, strip=0)
+    row, ends = _row_bytes(of), short_ends(node) and outputs <= _TILE_PITCH
+    run = of.kernel[1] * of.channels if of.strip else of.channels
+    border = of.channels if of.strip == 0 and any(geometry(node).pads) else 0
+    least = 2 * row + (2 * of.elements if run % DOT_TERMS else border) + of.copied_bytes
+    high, wide = of.out
+    if (of.strip or high) * wide % 2:
+        least += 2 * outputs  # of the last pixel, computed twice
+    row += FORWARD_ENDS * _WORD * ends
+    most = (room - least) // row
+    if most < 0:
+        return None
+    kept = outputs if most >= outputs else 0
+    if not kept and most >= LEAST_KEPT and not (shares and of.strip == 0):
+        kept = -(-outputs // -(-outputs // (most - most % 2)))
+        kept += kept % 2
+    turns = high // of.strip if of.strip else -(-high * wide // TURN) * (-(-outputs // kept) if kept else 1)
+    return PairedWindows(of.strip, kept, ends and kept > 0, turns, least + row * kept)
+
+
+def is_paired(node: Node) -> bool:
+    """Tell whether a 1x1 QConv has no whole tiles: an odd number of outputs, or no whole words of inputs.
+
+    Not if a few pixels read weights as they lie, or if all pixels of a strip are copied before any output is written;
+    such an output may take the place of a smaller input.
+    """
+    tiles, (*image, channels) = forward_product(node), operand(node, "x").shape
+    if tiles.direct:
+        return False
+    return result(node, "y").shape[3] % 2 == 1 or (channels % DOT_TERMS > 0 and tiles.unit(math.prod(image)) <= PAIR)
+
+
+def paired_room(node: Node, shares: bool) -> PairedWindows | None:
+    """Cut a layer of an odd map, odd channels or dilated windows as it is fastest, whatever scratch it has otherwise.
+
+    Its widened weights take up to ROW_BYTES, or those of WORTH channels up to twice as much. None for other layers.
+    """
+    of, (_, rows, columns, outputs) = window_map(node), result(node, "y").shape
+    if of is None or rows * columns == 1 or (is_product(geometry(node)) and not is_paired(node)):
+        return None
+    if not (of.out[1] % 2 or outputs % 2 or of.channels % DOT_TERMS or of.dilations != (1, 1)):
+        return None
+    row, whole = _row_bytes(of), paired_windows(node, _ANY_ROOM, shares)
+    kept = min(outputs, max(ROW_BYTES // row, min(WORTH, 2 * ROW_BYTES // row)))
+    if whole is None or kept < min(outputs, LEAST_KEPT):
+        return None
+    row += FORWARD_ENDS * _WORD * whole.ends
+    return paired_windows(node, whole.scratch_bytes - row * (whole.kept - kept), shares)
+
+
+def _row_bytes(of: WindowMap) -> int:
+    """Return the bytes of a window as int16, in whole blocks."""
+    return _WIDE * -(-of.elements // DOT_TERMS) * DOT_TERMS
+
+
 # ---- tiles of weight gradients over widened maps --------------------------------------------------------------------
 
 
@@ -261,6 +436,11 @@ _WIDE = 2
 _ERROR, _IMAGE, _TABLES = 2, 5, 25
 """Approximate instructions to widen an element of the error, and of the image with its border; and to prepare what the
 end of an output channel's sums reads."""
+PAIR, _WORD, _TILE_PITCH = 2, 4, 4094
+"""Pixels of a tile; bytes of a word; most channels of the output if a helper finishes the sums of a tile, as in
+dsp/product.py."""
+_ANY_ROOM = 1 << 30
+"""More bytes of scratch than any layer has use for."""
 SPARE = 32
 """Less scratch may cost at most one in this many multiply-accumulates."""
 

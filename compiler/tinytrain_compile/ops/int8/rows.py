@@ -28,6 +28,7 @@ from tinytrain_compile.ops.int8.conv_form import (
     is_depthwise,
     is_product,
     is_rank_one,
+    is_spread,
 )
 from tinytrain_compile.ops.names import operand, operands, position, result
 from tinytrain_compile.ops.rows import RowForm, RowSum, window_rows
@@ -72,7 +73,7 @@ def convolution_rows(node: Node) -> RowForm | None:
         kept = strip if stays else _aligned(_SUM * outputs)  # vectors keep a sum of every channel's weights
         return RowForm(maps, kept_bytes=kept, scratch_bytes=max(kept, size))
     reach, step, pad = conv.kernel[0], conv.strides[0], conv.pads[0]
-    if is_depthwise(node):
+    if is_depthwise(node) and not is_spread(node):
         deep = forward_depthwise(node)
         sizes = (deep.taps[0] * deep.padded[1], deep.taps[0] * deep.taps[1])
         return RowForm(maps, reach, step, pad, 0, sum(_aligned(_WIDE * size) for size in sizes), True)

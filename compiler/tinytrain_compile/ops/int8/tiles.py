@@ -182,7 +182,7 @@ class DepthwiseTiles:
 
     phases: how many interleaved images the output is, each with taps of its own. taps: (rows, columns) of the kernel of
     one phase, columns filled up with zeros to whole pairs; padded: (rows, columns) of a channel image with its border,
-    for all output rows.
+    for all output rows. dilations: distances of taps; a row of a channel image then is as many interleaved ones.
     """
 
     strip: int
@@ -191,6 +191,7 @@ class DepthwiseTiles:
     padded: tuple[int, int]
     strip_rows: int
     phases: tuple[int, int] = (1, 1)
+    dilations: tuple[int, int] = (1, 1)
 
     @property
     def scratch_bytes(self) -> int:
@@ -205,23 +206,28 @@ def depthwise_tiles(
     strides: tuple[int, int],
     phases: tuple[int, int] = (1, 1),
     lead: tuple[int, int] = (0, 0),
+    dilations: tuple[int, int] = (1, 1),
 ) -> DepthwiseTiles:
     """Return strips as high as DEPTHWISE_BYTES allow, and at most four pixels at a time, a divisor of the width.
 
-    phases divide out_hw; lead: rows and columns of the channel image by which the last phase is ahead of the first.
+    phases divide out_hw, and dilations its columns.
+
+    lead: rows and columns of the channel image by which the last phase is ahead of the first.
     """
-    height, width = out_hw[0] // phases[0], out_hw[1] // phases[1]
+    height, width = out_hw[0] // phases[0], out_hw[1] // (phases[1] * dilations[1])
     tap_rows, tap_columns = -(-kernel[0] // phases[0]), -(-kernel[1] // phases[1])
     columns = -(-tap_columns // _PAIR) * _PAIR
-    padded_columns = (width - 1) * strides[1] + columns + lead[1]
+    padded_columns = dilations[1] * ((width - 1) * strides[1] + columns + lead[1])
 
     def rows(strip: int) -> int:
-        return (strip - 1) * strides[0] + tap_rows + lead[0]
+        return (strip - 1) * strides[0] + (tap_rows - 1) * dilations[0] + 1 + lead[0]
 
     strips = [s for s in range(1, height + 1) if height % s == 0]
     strip = max((s for s in strips if _WIDE * rows(s) * padded_columns <= DEPTHWISE_BYTES), default=1)
     tile = max(t for t in (1, 2, 3, 4) if width % t == 0)
-    return DepthwiseTiles(strip, tile, (tap_rows, columns), (rows(height), padded_columns), rows(strip), phases)
+    return DepthwiseTiles(
+        strip, tile, (tap_rows, columns), (rows(height), padded_columns), rows(strip), phases, dilations
+    )
 
 
 # ---- dense convolution: rows of the image, with their border, in scratch --------------------------------------------

@@ -45,10 +45,13 @@ from tinytrain_compile.ops.int8.conv_form import (
     forward_lines,
     forward_product,
     forward_row_lines,
+    geometry,
     is_dense,
     is_depthwise,
     is_product,
+    lying,
     reads_ragged,
+    spread_columns,
 )
 from tinytrain_compile.ops.int8.prepared import prepared_shape
 from tinytrain_compile.ops.names import attrs_of, is_prepared, operand, result
@@ -62,6 +65,7 @@ RAGGED_TILE = 4
 @kernel("QConv")
 def qconv(node: Node, context: KernelContext) -> KernelSpec:
     """Compute sums of (x - zero) w, plus bias, requantised per channel; k x k gathers centred pixels as int16."""
+    node = lying(node)
     attrs = attrs_of(node, QConvAttrs)
     if (spec := dense_forward(node, context) or odd_conv(node, context)) is not None:
         return spec
@@ -84,7 +88,7 @@ def qconv(node: Node, context: KernelContext) -> KernelSpec:
     if is_dense(node):
         return dense_kernel(node, [bias, multiplier, shift], finish, context, stages)
     x = tensor(node, "x")
-    if is_depthwise(node):
+    if is_depthwise(node) and _pays(node, context):
         pairs = context.isa.dsp and not context.style.small
         if pairs and not context.isa.dual_issue and (spec := direct_maps(node)) is not None:
             return spec
@@ -92,6 +96,13 @@ def qconv(node: Node, context: KernelContext) -> KernelSpec:
         return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
     window = TapWindow(conv, (height, width))
     return any_windows(node, context, (x, x), shape, (window, forward_patch(conv, image), None))
+
+
+def _pays(node: Node, context: KernelContext) -> bool:
+    """Tell whether a copy of a channel's image pays: with zeros between dilated taps, only for products in pairs."""
+    columns, _ = spread_columns(node)
+    kernel = geometry(node).kernel[1]
+    return columns == kernel or (context.isa.dsp and -(-columns // 2) <= kernel + 1)
 
 
 def ragged_sums(node: Node, operands: Sequence[te.Tensor]) -> KernelSpec:
@@ -197,6 +208,7 @@ def dense_kernel(
 @kernel("QConvGradInput")
 def qconv_grad_input(node: Node, context: KernelContext) -> KernelSpec:
     """Compute sums of g w, requantised per input channel to the exponent of the resulting error."""
+    node = lying(node)
     attrs = attrs_of(node, QConvGradInputAttrs)
     conv, shape, error = attrs.conv, map_shape(result(node, "error")), operand(node, "g").shape
     out_c, pixels, flat = error[3], shape[0] * shape[1] * shape[2], is_product(conv)

@@ -14,7 +14,12 @@ from tinytrain_compile.lower.kernels.context import CodeStyle
 from tinytrain_compile.lower.kernels.int8.dsp.rows import depthwise_pairs, pairs_of_rows
 from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, Taps, depthwise_sums, output_shape, within
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
-from tinytrain_compile.ops.int8.conv_form import backward_depthwise, backward_phases, forward_depthwise
+from tinytrain_compile.ops.int8.conv_form import (
+    backward_depthwise,
+    backward_phases,
+    forward_depthwise,
+    spread_columns,
+)
 from tinytrain_compile.ops.names import attrs_of, operand
 
 Stages = Sequence[te.Tensor]
@@ -50,14 +55,21 @@ def depthwise(
         inside = tirx.And(inside, within(column, width))  # last, because it may be split off
         return guarded(inside, value.astype("int16") - tirx.const(attrs.x_zero, "int16"))
 
-    def tap(c: Expr, _p: Expr, _q: Expr, r: Expr, s: Expr) -> Expr:
-        return guarded(s < conv.kernel[1], weight(c, r, s, 0).astype("int16"))
+    taps, images = spread_columns(node)
+    between = conv.dilations[1] // images
 
-    form = pairs_of_rows(node, tiles.strip) if pairs else None
+    def tap(c: Expr, _p: Expr, _q: Expr, r: Expr, s: Expr) -> Expr:
+        if between == 1:
+            return guarded(s < taps, weight(c, r, s, 0).astype("int16"))
+        there = tirx.And(s < taps, tirx.EQ(tirx.indexmod(s, between), 0))
+        return guarded(there, weight(c, r, tirx.indexdiv(s, between), 0).astype("int16"))
+
+    plain = conv.dilations == (1, 1)
+    form = pairs_of_rows(node, tiles.strip) if pairs and plain else None
     if form is not None:
         return depthwise_pairs(shape, pixel, weight, finish, form, stages)
-    columns = conv.kernel[1] if lanes else 0
-    inside = (conv.pads[0], conv.pads[0] + height) if block is None else None
+    columns = taps if lanes else 0
+    inside = (conv.pads[0], conv.pads[0] + height) if block is None and plain else None
     return depthwise_sums(shape, conv.strides, pixel, Taps(tap), finish, tiles, style, stages, columns, inside)
 
 

@@ -47,6 +47,7 @@ from tinytrain_compile.ops.int8.conv_form import (
     is_dense,
     is_depthwise,
     is_product,
+    is_spread,
 )
 from tinytrain_compile.ops.int8.pointwise import QRescaleAttrs
 from tinytrain_compile.ops.names import attrs_of, operand, operands, position, result
@@ -73,7 +74,7 @@ def _convolution(node: Node, context: KernelContext, count: Var) -> RowBlockSpec
         tensors(node, "bias", "multiplier", "shift"),
     )
     finish, stages = requantised_end(node, operands)
-    if is_depthwise(node):
+    if is_depthwise(node) and not is_spread(node):
         if context.uses_vectors:
             spec = vector_depthwise(node, context, block)
         else:

@@ -150,7 +150,7 @@ def direct_maps(node: Node) -> KernelSpec | None:
     a dual-issue core, it takes 6 % more cycles.
     """
     attrs, (images, height, _, _) = attrs_of(node, QConvAttrs), operand(node, "x").shape
-    if attrs.conv.strides[0] == 1 or not _fits(node):
+    if attrs.conv.strides[0] == 1 or attrs.conv.dilations != (1, 1) or not _fits(node):
         return None
     shape = output_shape(node)
     numbers = [*map(i32, (images, height, attrs.conv.pads[0], shape[1])), *_numbers(node)]

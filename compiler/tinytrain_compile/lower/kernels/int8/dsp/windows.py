@@ -104,19 +104,29 @@ def depthwise_sums(
     phase.
 
     tables: operands that finish reads per channel. lanes: columns of taps, if four pixels are computed at a time on
-    vectors. inside: rows of the channel image that are not its border, if that is known; only these are summed.
+    vectors. inside: rows of the channel image that are not its border, if that is known; only these are summed. If taps
+    are dilated, a row of the channel image has one after the other the columns that windows read together.
     """
     n, height, width, channels = shape
-    rows, columns = tiles.phases
-    padded = te.compute((n, channels, *tiles.padded), lambda b, c, y, x: pixel(b, y, x, c), "padded")
+    (rows, columns), (apart, spread) = tiles.phases, tiles.dilations
+    pitch = tiles.padded[1] // spread
+
+    def image(b: Expr, c: Expr, y: Expr, x: Expr) -> Expr:
+        return pixel(b, y, x if spread == 1 else tirx.indexmod(x, pitch) * spread + tirx.indexdiv(x, pitch), c)
+
+    padded = te.compute((n, channels, *tiles.padded), image, "padded")
     factors = te.compute((channels, rows, columns, *tiles.taps), taps.load, "taps")
     r, s = reduce_axes(tiles.taps[0], lanes or tiles.taps[1])
 
     def term(b: Expr, y: Expr, p: Expr, x: Expr, q: Expr, c: Expr) -> Expr:
         down, right = taps.ahead(p, q)
-        value = padded[b, c, y * strides[0] + down + r, x * strides[1] + right + s]
+        place = x * strides[1] + right + s
+        if spread > 1:
+            place, q = q * pitch + place, i32(0)
+        value = padded[b, c, y * strides[0] + down + r * apart, place]
         return total(i32(value) * i32(factors[c, p, q, r, s]), [r, s])
 
+    columns *= spread
     cut = (n, height // rows, rows, width // columns, columns, channels)  # the same elements in the same order
     order = (0, 1, 2, 4, 5, 3) if lanes else (0, 1, 2, 3, 4, 5)  # four pixels are neighbours
 
@@ -141,7 +151,7 @@ def _schedule(
     step: int,
     inside: tuple[int, int] | None,
 ) -> None:
-    out, acc = sch.get_sblock("out"), sch.get_sblock("acc")
+    out, acc, spread = sch.get_sblock("out"), sch.get_sblock("acc"), tiles.dilations[1]
     batch, height, phase_row, width, phase_column, channel = sch.get_loops(out)
     strip, row = sch.split(height, [None, tiles.strip])
     column, pixel = sch.split(width, [None, tiles.width])
@@ -161,6 +171,8 @@ def _schedule(
         _pixel_sums(sch, tiles, style, step)
     else:
         sch.tensorize(sch.get_loops(sch.get_sblock("acc_update"))[-1], instructions.dot(2))
+    if spread > 1:
+        sch.split(sch.get_loops(sch.get_sblock("padded"))[-1], [spread, None])
     for name in ("padded", "taps"):
         sch.annotate(sch.get_loops(sch.get_sblock(name))[-1], HINT, 1)
 

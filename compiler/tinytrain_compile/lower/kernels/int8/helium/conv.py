@@ -60,6 +60,7 @@ from tinytrain_compile.ops.int8.conv_form import (
     is_depthwise,
     is_product,
     is_rank_one,
+    lying,
 )
 from tinytrain_compile.ops.int8.error import MaskAttrs
 from tinytrain_compile.ops.int8.tiles import DepthwiseTiles, packed_tiles
@@ -74,6 +75,7 @@ MOST_TAPS, LARGEST_STEP = 8, 40
 def vector_conv(node: Node, context: KernelContext) -> KernelSpec | None:
     """Compute 1x1: pixels that the plan may overwrite are copied, weights are read in place. k x k: see
     vector_dense."""
+    node = lying(node)
     attrs = attrs_of(node, QConvAttrs)
     if is_depthwise(node):
         return vector_depthwise(node, context)
@@ -183,6 +185,7 @@ def vector_product(node: Node, x: te.Tensor, extents: tuple[Index, int, int]) ->
 @vector_kernel("QConvGradInput")
 def vector_grad_input(node: Node, context: KernelContext) -> KernelSpec | None:
     """Compute 1x1: errors are read in place; weights of four input channels are transposed at a time."""
+    node = lying(node)
     attrs = attrs_of(node, QConvGradInputAttrs)
     if is_depthwise(node):
         return vector_depthwise_gradient(node, context)

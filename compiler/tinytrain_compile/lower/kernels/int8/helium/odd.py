@@ -12,19 +12,11 @@ from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.intrinsics.lanes import LANES
 from tinytrain_compile.lower.kernels.base import KernelSpec, call_int, i32
 from tinytrain_compile.lower.kernels.int8.helium.product import copied_rows
-from tinytrain_compile.lower.kernels.int8.odd import (
-    called_once,
-    copied_bytes,
-    is_lying,
-    shape_of,
-    strip_rows,
-    takes,
-    window_elements,
-)
+from tinytrain_compile.lower.kernels.int8.odd import called_in_turns, shape_of
 from tinytrain_compile.lower.kernels.int8.operands import called, struct
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.int8.conv import QConvAttrs
-from tinytrain_compile.ops.int8.conv_form import forward_product
+from tinytrain_compile.ops.int8.conv_form import forward_product, window_map
 from tinytrain_compile.ops.names import attrs_of, operand, result
 
 _WORD = 4
@@ -40,15 +32,15 @@ def odd_product(node: Node) -> KernelSpec | None:
     """Compute 1x1 of any number of output channels from four on; None for other nodes."""
     attrs, (*image, inputs), outputs = attrs_of(node, QConvAttrs), operand(node, "x").shape, result(node, "y").shape[3]
     pixels = math.prod(image)
-    if not takes(node) or outputs < LANES or pixels == 1 or inputs == 1:
+    if window_map(node) is None or outputs < LANES or pixels == 1 or inputs == 1:
         return None
     strip = copied_rows((pixels, outputs, inputs), forward_product(node), False)
-    sizes = map(i32, (pixels, outputs, inputs, attrs.x_zero, strip))
+    sizes = list(map(i32, (outputs, inputs, attrs.x_zero, strip)))
 
-    def body(places: Sequence[Expr], operands: Sequence[Expr]) -> Stmt:
-        return called("tt_product8", *places, call_int("tt_conv_tables_of", *operands), *sizes, end_of(attrs))
+    def body(places: Sequence[Expr], operands: Sequence[Expr], turn: Expr) -> Stmt:
+        return called("tt_product8", *places, turn, call_int("tt_conv_tables_of", *operands), *sizes, end_of(attrs))
 
-    return called_once(node, ("int8", strip * inputs), body)
+    return called_in_turns(node, ("int8", strip * inputs), pixels // strip, body)
 
 
 def any_conv(node: Node) -> KernelSpec | None:
@@ -56,19 +48,18 @@ def any_conv(node: Node) -> KernelSpec | None:
 
     None for other nodes, and if the scratch of the plan does not hold a window.
     """
-    attrs, (_, rows, columns, outputs) = attrs_of(node, QConvAttrs), result(node, "y").shape
-    if not takes(node) or outputs < LANES:
+    attrs, of, outputs = attrs_of(node, QConvAttrs), window_map(node), result(node, "y").shape[3]
+    if of is None or outputs < LANES:
         return None
-    columns = rows if is_lying(node) else columns
-    strip, window = strip_rows(node), window_elements(node)
-    beside = copied_bytes(node, strip) + (_WORD * outputs if attrs.x_zero else 0)
-    room = op_def(node.op).scratch(node) - beside
-    across = max((few for few in range(1, columns + 1) if columns % few == 0 and few * window <= room), default=0)
-    if not across:
+    beside = of.copied_bytes + (_WORD * outputs if attrs.x_zero else 0)
+    room, columns = op_def(node.op).scratch(node) - beside, of.out[1]
+    fits = [few for few in range(1, columns + 1) if columns % few == 0 and few * of.elements <= room]
+    if not fits:
         return None
 
-    def body(places: Sequence[Expr], operands: Sequence[Expr]) -> Stmt:
+    def body(places: Sequence[Expr], operands: Sequence[Expr], turn: Expr) -> Stmt:
         tables = call_int("tt_conv_tables_of", *operands)
-        return called("tt_conv8", *places, tables, shape_of(node, strip, across), end_of(attrs))
+        return called("tt_conv8", *places, turn, tables, shape_of(node, of.strip, fits[-1]), end_of(attrs))
 
-    return called_once(node, ("int8", beside + across * window), body)
+    lines = operand(node, "x").shape[0] * of.out[0]
+    return called_in_turns(node, ("int8", beside + fits[-1] * of.elements), lines, body)

@@ -23,6 +23,8 @@ from tinytrain_compile.ops.int8.conv_form import (
     backward_phases,
     forward_depthwise,
     geometry,
+    is_spread,
+    shared_steps,
 )
 from tinytrain_compile.ops.int8.tiles import DepthwiseTiles
 from tinytrain_compile.ops.names import attrs_of, operand, result
@@ -70,11 +72,16 @@ class Window:
 
 
 def cut_bands(
-    tiles: DepthwiseTiles, out_hw: tuple[int, int], window: Window, strips: Sequence[int], narrow: bool = False
+    tiles: DepthwiseTiles,
+    out_hw: tuple[int, int],
+    window: Window,
+    strips: Sequence[int],
+    narrow: bool = False,
+    most: int | None = None,
 ) -> Bands | None:
     """Return the cheapest bands whose scratch is at most the plan's, None if there are none.
 
-    strips: permitted ones; narrow: whether rows may have less than four pixels.
+    strips: permitted ones; narrow: whether rows may have less than four pixels; most: output rows in a band.
     """
     phases = tiles.phases
     width = out_hw[1] // phases[1]
@@ -82,6 +89,8 @@ def cut_bands(
     ways: list[tuple[float, Bands]] = []
     for strip in strips:
         for band in (rows for rows in range(1, strip + 1) if strip % rows == 0 or rows % LANES == 0):
+            if band > (most or band):
+                continue
             deep = (band - 1) * window.strides[0] + window.taps[0] + window.lead[0]
             vectors = -(-((window.taps[1] - 1) * deep + window.taps[0]) // BYTES)
             by_rows, groups = band % LANES == 0, -(-width // LANES)
@@ -103,21 +112,45 @@ def band_depthwise(node: Node, block: RowBlock | None) -> KernelSpec | None:
     attrs, (count, height, width, channels) = attrs_of(node, QConvAttrs), operand(node, "x").shape
     conv, (_, rows, columns, _) = attrs.conv, result(node, "y").shape
     tiles = _of_rows(forward_depthwise(node), block, conv.strides[0])
-    if not _takes(node):
+    if not _takes(node) or (is_spread(node) and block is not None):
         return None
-    bands = cut_bands(tiles, (rows, columns), Window(conv.kernel, conv.strides), (tiles.strip,), narrow=True)
-    if bands is None:
+    cut = _cut_maps(node, tiles, conv.dilations) or _cut_maps(node, tiles, shared_steps(node))
+    if cut is None:
         return None
+    spread, (high, wide), window, bands = cut
     x, (w, *ends) = image_of(node, "x", block), tensors(node, "w", "bias", "multiplier", "shift")
     image = (count, height, width, channels, *conv.pads[:2], attrs.x_zero)
 
     def body(y: Buffer, scratch: Buffer, given: Sequence[Buffer]) -> Stmt:
-        numbers = _shapes(image, conv.kernel, conv.strides, conv.kernel, (shape[1], columns), bands)
+        out_hw = (high if block is None else shape[1], wide)
+        sizes, taps, cut = _shapes(image, window.taps, conv.strides, conv.kernel, out_hw, bands)
+        maps = struct("tt_spread_of", (*conv.dilations, *spread, rows, columns))
         places = map(first, (y, scratch, *given))
-        return called(_by_rows("tt_depthwise8", block), *places, *numbers, end_of(attrs))
+        return called(_by_rows("tt_depthwise8", block), *places, sizes, taps, maps, cut, end_of(attrs))
 
     inputs, shape = [x, w, *ends], output_shape(node, block.count if block else None)
     return KernelSpec(inputs, [_in_bands(inputs, block, shape, bands, body)], plain)
+
+
+def _cut_maps(
+    node: Node, tiles: DepthwiseTiles, spread: tuple[int, int]
+) -> tuple[tuple[int, int], tuple[int, int], Window, Bands] | None:
+    """Cut the output into interleaved maps: (their numbers, rows and columns of the first, its window, its bands).
+
+    None if bands do not suit it. The maps may differ by a row or a column; then a strip is a whole map.
+    """
+    conv, (_, rows, columns, _) = geometry(node), result(node, "y").shape
+    high, wide = -(-rows // spread[0]), -(-columns // spread[1])
+    if columns % spread[1] and columns // spread[1] < LANES:
+        return None
+    strips = [s for s in range(1, high + 1) if high % s == 0] if is_spread(node) else [tiles.strip]
+    reach = [
+        (taps - 1) * step // maps + 1 for taps, step, maps in zip(conv.kernel, conv.dilations, spread, strict=True)
+    ]
+    window = Window((reach[0], reach[1]), conv.strides)
+    most = rows // spread[0]
+    bands = cut_bands(tiles, (high, wide), window, strips if rows % spread[0] == 0 else [high], True, most)
+    return (spread, (high, wide), window, bands) if bands else None
 
 
 def band_gradient(node: Node, block: RowBlock | None) -> KernelSpec | None:
