@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.base import Split
@@ -49,7 +49,7 @@ def geometry(node: Node) -> ConvAttrs:
 def lying(node: Node) -> Node:
     """Return a depthwise layer of a map of one column, or its data gradient, as that of one row: its bytes are the
     same."""
-    conv, attrs = geometry(node), node.attrs
+    conv, attrs = geometry(node), cast(Any, node.attrs)
     maps = [value for value in (*node.inputs, *node.outputs) if len(value.shape) == _MAP]
     if conv.groups == 1 or any(value.shape[2] != 1 for value in maps):
         return node
@@ -349,7 +349,8 @@ def window_map(node: Node) -> WindowMap | None:
     pairs = [(size[0], size[1]), conv.pads[:2], conv.kernel, conv.strides, conv.dilations, (out[0], out[1])]
     if size[1] == out[1] == conv.kernel[1] == 1:
         strip, pairs = min(strip, 1), [(across, down) for down, across in pairs]
-    return WindowMap(*pairs, channels, strip)
+    image, pads, kernel, strides, dilations, shown = pairs
+    return WindowMap(image, pads, kernel, strides, dilations, shown, channels, strip)
 
 
 @dataclass(frozen=True)
