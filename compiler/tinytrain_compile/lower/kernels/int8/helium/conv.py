@@ -83,7 +83,7 @@ def vector_conv(node: Node, context: KernelContext) -> KernelSpec | None:
     *image, channels = operand(node, "x").shape
     extents = (math.prod(image), shape[3], channels)
     if not is_product(conv):
-        return vector_dense(node) or any_conv(node)
+        return any_conv(node) or vector_dense(node)
     if not fits(extents):
         return odd_product(node)
     sliced = conv.split is not None
