@@ -85,7 +85,7 @@ static inline TT_ALWAYS void tt_two_windows(
         const int8_t *from_p = p.image + (p.row * of.width + p.column) * of.channels;
         const int8_t *from_q = q.image + (q.row * of.width + q.column) * of.channels;
         if (of.dilation_columns == 1 && inside && there_p && there_q) {
-            tt_widen_two(to, from_p, (int32_t)(from_q - from_p), -of.zero, of.columns * blocks);
+            tt_widen_both(to, from_p, from_q, -of.zero, of.columns * blocks);
             to += of.columns * 8 * blocks;
             continue;
         }
@@ -93,7 +93,7 @@ static inline TT_ALWAYS void tt_two_windows(
             const int32_t at_p = p.column + j * of.dilation_columns, at_q = q.column + j * of.dilation_columns;
             const int8_t *const own_p = there_p && at_p >= 0 && at_p < of.width ? from_p : border;
             const int8_t *const own_q = there_q && at_q >= 0 && at_q < of.width ? from_q : border;
-            tt_widen_two(to, own_p, (int32_t)(own_q - own_p), -of.zero, blocks);
+            tt_widen_both(to, own_p, own_q, -of.zero, blocks);
         }
     }
 }
@@ -260,7 +260,7 @@ static inline TT_ALWAYS void tt_conv16(int8_t *y, int16_t *scratch, const int8_t
                 const int8_t *const q = rows + row_q * of.down * pitch + column_q * of.right * of.channels;
                 for (int32_t r = 0; r < of.rows; r++) {
                     if (words) {
-                        tt_widen_two(scratch + 2 * r * run, p + r * pitch, (int32_t)(q - p), -of.zero, run / 4);
+                        tt_widen_both(scratch + 2 * r * run, p + r * pitch, q + r * pitch, -of.zero, run / 4);
                     } else {
                         memcpy(bytes + r * run, p + r * pitch, (size_t)run);
                         memcpy(bytes + n + r * run, q + r * pitch, (size_t)run);

@@ -287,7 +287,7 @@ static inline void tt_gather4(int16_t *to, const int8_t *from, int32_t pitch, in
 #endif
 }
 
-/* Two rows for tt_dot_2x2, the second `pitch` behind the first: of four elements of each in turn, what tt_widen4 gives. */
+/* Two rows for tt_dot_2x2: of four elements of each in turn, what tt_widen4 gives. */
 #if TT_HAS_DSP
 #define TT_WIDEN_TWO                                                                                                   \
     "ldr %[x0], [%[from]], #4\n\tldr %[x2], [%[next]], #4\n\t" TT_SPREAD(0, 1) TT_SPREAD(2, 3) TT_STORE_FOUR
@@ -315,20 +315,26 @@ static inline void tt_gather4(int16_t *to, const int8_t *from, int32_t pitch, in
         }                                                                                                              \
     } while (0)
 #endif
-static inline TT_ALWAYS void tt_widen_two(
-    int16_t *to, const int8_t *from, int32_t pitch, int32_t offset, int32_t blocks)
+static inline TT_ALWAYS void tt_widen_both(
+    int16_t *to, const int8_t *from, const int8_t *next, int32_t offset, int32_t blocks)
 {
 #if TT_HAS_DSP
     const uint32_t both = (uint32_t)offset << 16 | ((uint32_t)offset & 0xffffu);
-    const int8_t *next = from + pitch;
     TT_FOUR_REGISTERS
     TT_IN_TURNS(TT_WIDEN_TWO, TT_LIST([from] "+r"(from), [next] "+r"(next)), [both] "r"(both));
 #else
     for (int32_t i = 0; i < 4 * blocks; i += 4) {
         tt_widen4(to + 2 * i, from + i, offset);
-        tt_widen4(to + 2 * i + 4, from + pitch + i, offset);
+        tt_widen4(to + 2 * i + 4, next + i, offset);
     }
 #endif
+}
+
+/* The same if the second row is `pitch` behind the first. */
+static inline TT_ALWAYS void tt_widen_two(
+    int16_t *to, const int8_t *from, int32_t pitch, int32_t offset, int32_t blocks)
+{
+    tt_widen_both(to, from, from + pitch, offset, blocks);
 }
 
 /* Two neighbouring columns for tt_dot_2x2: of four elements of each in turn, what tt_gather4 gives. */
