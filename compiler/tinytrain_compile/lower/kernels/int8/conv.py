@@ -128,7 +128,7 @@ def any_windows(
     read."""
     attrs, (given, x), (window, patch, row_exists) = attrs_of(node, QConvAttrs), image, taps
     conv, operands = attrs.conv, tensors(node, "bias", "multiplier", "shift")
-    data, (finish, _) = Centred(x, attrs.x_zero), requantised_end(node, operands)
+    data, (finish, _) = Centred(x, attrs.x_zero), requantised_end(node, operands, stays=False)
     weights, whole = weight_of(node, conv.split)
 
     def weight(*index: Expr) -> Expr:

@@ -123,10 +123,13 @@ def end_numbers(attrs: QConvAttrs) -> list[Expr]:
     return [i32(number) for number in numbers]
 
 
-def requantised_end(node: Node, operands: Sequence[te.Tensor]) -> tuple[Finish, list[te.Tensor]]:
-    """Return (sum, indices -> int8, the stage with the numbers of all channels); operands: bias, multiplier, shift."""
+def requantised_end(node: Node, operands: Sequence[te.Tensor], stays: bool = True) -> tuple[Finish, list[te.Tensor]]:
+    """Return (sum, indices -> int8, the stage with the numbers of all channels); operands: bias, multiplier, shift.
+
+    stays: the kernel has a place for these numbers.
+    """
     attrs, (bias, multiplier, shift) = attrs_of(node, QConvAttrs), operands
-    kept = (is_product(attrs.conv) or is_dense(node) or is_depthwise(node)) and not reads_ragged(node)
+    kept = stays and (is_product(attrs.conv) or is_dense(node) or is_depthwise(node)) and not reads_ragged(node)
 
     def down(o: Expr) -> list[Expr]:
         return [bias[o], call_int("tt_factor", multiplier[o]), i32(0) - i32(shift[o])]
