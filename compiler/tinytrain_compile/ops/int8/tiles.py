@@ -170,6 +170,8 @@ def register_tile(m: int, n: int) -> tuple[int, int]:
 
 # ---- depthwise: one channel's image at a time, with its border, in scratch ------------------------------------------
 
+TILE_PIXELS = 4
+"""Pixels of a row that are computed together."""
 DEPTHWISE_BYTES = 3072
 """Most bytes of a strip of a channel's image, unless one row of output needs more."""
 _PAIR = 2
@@ -217,14 +219,14 @@ def depthwise_tiles(
     height, width = out_hw[0] // phases[0], out_hw[1] // (phases[1] * dilations[1])
     tap_rows, tap_columns = -(-kernel[0] // phases[0]), -(-kernel[1] // phases[1])
     columns = -(-tap_columns // _PAIR) * _PAIR
-    padded_columns = dilations[1] * ((width - 1) * strides[1] + columns + lead[1])
+    tile = next((t for t in (4, 3) if width % t == 0), min(width, TILE_PIXELS))
+    padded_columns = dilations[1] * ((-(-width // tile) * tile - 1) * strides[1] + columns + lead[1])
 
     def rows(strip: int) -> int:
         return (strip - 1) * strides[0] + (tap_rows - 1) * dilations[0] + 1 + lead[0]
 
     strips = [s for s in range(1, height + 1) if height % s == 0]
     strip = max((s for s in strips if _WIDE * rows(s) * padded_columns <= DEPTHWISE_BYTES), default=1)
-    tile = max(t for t in (1, 2, 3, 4) if width % t == 0)
     return DepthwiseTiles(
         strip, tile, (tap_rows, columns), (rows(height), padded_columns), rows(strip), phases, dilations
     )

@@ -118,9 +118,9 @@ def depthwise_sums(
     factors = te.compute((channels, rows, columns, *tiles.taps), taps.load, "taps")
     r, s = reduce_axes(tiles.taps[0], lanes or tiles.taps[1])
 
-    def term(b: Expr, y: Expr, p: Expr, x: Expr, q: Expr, c: Expr) -> Expr:
+    def term(b: Expr, y: Expr, p: Expr, tile: Expr, q: Expr, c: Expr, i: Expr) -> Expr:
         down, right = taps.ahead(p, q)
-        place = x * strides[1] + right + s
+        place = (tile * tiles.width + i) * strides[1] + right + s
         if spread > 1:
             place, q = q * pitch + place, i32(0)
         value = padded[b, c, y * strides[0] + down + r * apart, place]
@@ -128,19 +128,14 @@ def depthwise_sums(
 
     columns *= spread
     cut = (n, height // rows, rows, width // columns, columns, channels)  # the same elements in the same order
-    order = (0, 1, 2, 4, 5, 3) if lanes else (0, 1, 2, 3, 4, 5)  # four pixels are neighbours
-
-    def turned(b: Expr, y: Expr, p: Expr, q: Expr, c: Expr, x: Expr) -> Expr:
-        return term(b, y, p, x, q, c)
-
-    acc = te.compute([cut[axis] for axis in order], turned if lanes else term, "acc")
+    acc = te.compute((*cut[:3], -(-cut[3] // tiles.width), *cut[4:], tiles.width), term, "acc")
 
     def element(b: Expr, y: Expr, p: Expr, x: Expr, q: Expr, c: Expr) -> Expr:
-        index = (b, y, p, x, q, c)
-        return finish(acc[tuple(index[axis] for axis in order)], b, y * rows + p, x * columns + q, c)
+        value = acc[b, y, p, tirx.indexdiv(x, tiles.width), q, c, tirx.indexmod(x, tiles.width)]
+        return finish(value, b, y * rows + p, x * columns + q, c)
 
-    step = strides[1] if lanes else 0
-    return te.compute(cut, element, "out"), lambda sch: _schedule(sch, tiles, style, tables, step, inside)
+    step, ragged = strides[1] if lanes else 0, cut[3] % tiles.width > 0
+    return te.compute(cut, element, "out"), lambda sch: _schedule(sch, tiles, style, tables, step, inside, ragged)
 
 
 def _schedule(
@@ -150,12 +145,15 @@ def _schedule(
     tables: Sequence[te.Tensor],
     step: int,
     inside: tuple[int, int] | None,
+    ragged: bool,
 ) -> None:
     out, acc, spread = sch.get_sblock("out"), sch.get_sblock("acc"), tiles.dilations[1]
     batch, height, phase_row, width, phase_column, channel = sch.get_loops(out)
     strip, row = sch.split(height, [None, tiles.strip])
     column, pixel = sch.split(width, [None, tiles.width])
     sch.reorder(batch, channel, strip, phase_row, phase_column, row, column, pixel)
+    if ragged:
+        sch.annotate(column, HINT, 1)
     sch.set_scope(acc, 0, "local")
     sch.compute_at(acc, column, preserve_unit_loops=True)
     sch.compute_at(sch.get_sblock("padded"), strip, preserve_unit_loops=True)
@@ -180,7 +178,7 @@ def _schedule(
 def _packed_sums(sch: s_tir.Schedule, tiles: DepthwiseTiles, style: CodeStyle, inside: tuple[int, int] | None) -> None:
     acc = sch.get_sblock("acc")
     own = sch.get_loops(acc)[7:]
-    spatial, (r, s) = own[:6], own[6:]
+    spatial, (r, s) = own[:7], own[7:]
     many, lanes = sch.split(s, [None, 2])
     sch.reorder(r, many, *spatial, lanes)
     for loop in (many, *spatial):
@@ -198,7 +196,7 @@ def _pixel_sums(sch: s_tir.Schedule, tiles: DepthwiseTiles, style: CodeStyle, st
     """Compute the sums of four pixels of a row over a row of taps in one helper call."""
     acc = sch.get_sblock("acc")
     own = sch.get_loops(acc)[7:]
-    (*spatial, pixels), (r, s) = own[:6], own[6:]
+    (*spatial, pixels), (r, s) = own[:7], own[7:]
     sch.reorder(r, *spatial, pixels, s)
     if tiles.taps[0] <= style.unrolled_rows:
         sch.unroll(r)
