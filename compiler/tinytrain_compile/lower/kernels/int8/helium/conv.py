@@ -48,7 +48,7 @@ from tinytrain_compile.lower.kernels.int8.operands import Centred, Keep, end_num
 from tinytrain_compile.lower.kernels.int8.steps import kept_steps
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
 from tinytrain_compile.ops import op_def
-from tinytrain_compile.ops.conv import ConvAttrs, gathers_error
+from tinytrain_compile.ops.conv import gathers_error
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
 from tinytrain_compile.ops.int8.conv_form import (
     backward_depthwise,
@@ -122,10 +122,11 @@ def vector_dense(node: Node, block: RowBlock | None = None) -> KernelSpec | None
     return KernelSpec([x, w, *operands], [out], schedule)
 
 
-def _on_rows(tiles: DepthwiseTiles, conv: ConvAttrs, step: int) -> bool:
-    """Tell whether tt_dot16_x4 can compute four pixels of a row with a row of taps."""
-    columns = -(-conv.kernel[1] // tiles.phases[1])
-    return tiles.width == LANES and 1 < columns <= MOST_TAPS and step <= LARGEST_STEP
+def _on_rows(node: Node, tiles: DepthwiseTiles, step: int) -> bool:
+    """Tell whether tt_dot16_x4 can compute four pixels of a row with a row of taps, and rows are whole fours."""
+    columns = -(-geometry(node).kernel[1] // tiles.phases[1])
+    wide = node.outputs[0].shape[2] // (tiles.phases[1] * tiles.dilations[1])
+    return wide % LANES == 0 and 1 < columns <= MOST_TAPS and step <= LARGEST_STEP
 
 
 def vector_depthwise(node: Node, context: KernelContext, block: RowBlock | None = None) -> KernelSpec | None:
@@ -133,7 +134,7 @@ def vector_depthwise(node: Node, context: KernelContext, block: RowBlock | None 
     attrs = attrs_of(node, QConvAttrs)
     if (bands := band_depthwise(node, block)) is not None:
         return bands
-    if not _on_rows(forward_depthwise(node), attrs.conv, attrs.conv.strides[1]):
+    if not _on_rows(node, forward_depthwise(node), attrs.conv.strides[1]):
         return None
     weights, whole = weight_of(node, attrs.conv.split)
     x, operands = image_of(node, "x", block), tensors(node, "bias", "multiplier", "shift")
@@ -256,7 +257,7 @@ def vector_depthwise_gradient(node: Node, context: KernelContext, block: RowBloc
     attrs = attrs_of(node, QConvGradInputAttrs)
     if (bands := band_gradient(node, block)) is not None:
         return bands
-    if not _on_rows(backward_depthwise(node), attrs.conv, 1):
+    if not _on_rows(node, backward_depthwise(node), 1):
         return None
     weights, whole = weight_of(node, attrs.conv.split)
     masks, keep = mask_operand(node, attrs.mask, result(node, "error").shape)
