@@ -24,15 +24,14 @@ CASES = 9
 OUT_OF_REACH = 89
 """A data gradient that GCC 12 could not assemble ("branch out of range") when it saw the constants of its vectors."""
 PLANTED = (
-    ("QConv", " + correction_x4", ""),
+    ("QConv", "&scratch[0], &x[0], i", "&scratch[0], &x[0], 0"),
     ("QConv", "kept_bias_x4, ", "tt_all(0), "),
     ("QConvGradInput", "&peak[0]));", "&(int32_t) {0}));"),
     ("QConv", "&multiplier[0], &shift", "&bias[0], &shift"),
     ("QConvGradInput", "p_in[0] - p_out[0], ", "p_in[0] - p_out[0] + 1, "),
     ("QClipMask", "tt_passed_bits8(&mask[0], &y[0]", "tt_passed_bits8(&mask[0], &y[1]"),
     ("QConvGradInput", "tt_dot16_x4(&acc_0, ", "tt_dot16_x4(&acc_1, "),
-    ("QConv", "tt_copy8(&patches[", "tt_copy8(&patches[0 * "),
-    ("QConv", "_above_x4(", "_x4("),
+    ("QConv", ", 1, 0))", ", 0, 0))"),  # above
     ("QConv odd", "tt_conv_tables_of(&w[0]", "tt_conv_tables_of(&w[1]"),
     ("QConv odd", "tt_conv8(&y[0]", "tt_conv8(&y[1]"),
     ("MaxPool", "&x[0]", "&x[1]"),
