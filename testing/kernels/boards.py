@@ -23,7 +23,7 @@ from tinytrain_compile.verify.tools import find_tools
 
 @dataclass(frozen=True)
 class Measured:
-    """One kernel on a board. equal: its outputs are those of the reference, to the byte (float32: not compared)."""
+    """One kernel on a board. equal: its outputs are those of the reference, to the byte (float32: see `measure`)."""
 
     instructions: int
     macs: int
@@ -40,12 +40,13 @@ def measure(
     cycles: bool = False,
 ) -> list[Measured]:
     """Lower, build and run all cases; make: other kernels than those of whole nodes;
-    cycles: also by the target's model. Errors: CompileError E0602."""
+    cycles: also by the target's model. Without fuse_multiply_add, float32 results are compared with the exact
+    reference, if there is one. Errors: CompileError E0602."""
     target = load_target(target_name)
     nodes = [case.node() for case in cases]
     context = kernel_context(target.features, fuse_multiply_add)
     kernels = [_kernel(node, f"{PREFIX}_{i}", context, fuse_multiply_add, make) for i, node in enumerate(nodes)]
-    runs = [_run(node, case, *made) for node, case, made in zip(nodes, cases, kernels, strict=True)]
+    runs = [_run(node, case, *made, exact=not fuse_multiply_add) for node, case, made in zip(nodes, cases, kernels, strict=True)]
     counts = count_kernels(runs, target, find_tools(target), runtime_headers(), cycles)
     macs = [op_def(node.op).macs(node) for node in nodes]
     return [Measured(c.instructions, m, c.code_bytes, c.equal, c.cycles) for c, m in zip(counts, macs, strict=True)]
@@ -57,13 +58,14 @@ def _kernel(node: Node, name: str, context: KernelContext, fused: bool, make: Ma
     return lower_node(node, name, context, fused), op_def(node.op).scratch(node)
 
 
-def _run(node: Node, case: Case, kernel: Kernel, scratch_bytes: int) -> KernelRun:
-    results = zip(run_node(node, case.float32()), node.outputs, strict=True)
+def _run(node: Node, case: Case, kernel: Kernel, scratch_bytes: int, exact: bool) -> KernelRun:
+    exact = exact and op_def(node.op).exact is not None
+    results = zip(run_node(node, case.float32(), exact), node.outputs, strict=True)
     return KernelRun(
         kernel,
         tuple(np.ascontiguousarray(array).tobytes() for array in case.float32()),
         tuple(value.size_bytes for value in node.outputs),
         dict(alias_of(node)),
         scratch_bytes,
-        tuple(None if v.dtype == "float32" else np.ascontiguousarray(a).tobytes() for a, v in results),
+        tuple(None if v.dtype == "float32" and not exact else np.ascontiguousarray(a).tobytes() for a, v in results),
     )
