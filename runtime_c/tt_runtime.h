@@ -2,8 +2,9 @@
 /* Scalar helpers that generated kernels call: float32, no libm, no double, no static RAM. Integers are in tt_fixed.h.
  *
  * Every function gives the same bits on every Cortex-M and on a host, whatever the flags below allow: only additions,
- * multiplications, divisions, comparisons and integer steps in a fixed order, never fused, denormals kept (FPSCR.FZ
- * clear). The numpy twins in compiler/tinytrain_compile/ops/scalar_math.py repeat these steps one by one.
+ * multiplications, divisions, TT_FMA, comparisons and integer steps in a fixed order, denormals kept (FPSCR.FZ clear).
+ * Where TT_FMA does not fuse, the numpy twins in compiler/tinytrain_compile/ops/scalar_math.py repeat these steps one by
+ * one.
  * Polynomials are minimax fits; "fit" is the error of the polynomial alone, "error" the worst of all float32 arguments
  * (measured, in units in the last place of the result). Any NaN equals any NaN.
  */
@@ -17,8 +18,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* TT_FMA(a, b, c): a * b + c, fused where the target can do that. Kernels use it, the helpers below never do. The header
- * of a generated project says so (TT_HAS_FMA), so that every machine computes what the target does: one without the
+/* TT_FMA(a, b, c): a * b + c, fused where the target can do that and the network is not of integers. The header of a
+ * generated project says so (TT_HAS_FMA), so that every machine computes what the target does: one without the
  * instruction takes tt_fmaf. */
 #if !TT_HAS_FMA
 #define TT_FMA(a, b, c) ((a) * (b) + (c))
@@ -76,8 +77,24 @@ static inline float tt_exp2i(int32_t n)
     return tt_from_bits((uint32_t)(n + 127) << 23);
 }
 
-/* e to the power x. Error < 1.0 ulp; overflows to inf, underflows through denormals to 0. fit 2^-28. */
-static inline float tt_expf(float x)
+/* The part y of e^x = 2^n y, 0.7 < y < 1.42, for a finite x; the bits of n are the lowest of *shifted. fit 2^-28. */
+static inline float tt_exp_part(float x, uint32_t *shifted)
+{
+    /* x = n ln 2 + r: 1.5 2^23 leaves no room for a fraction, so adding it rounds; n times the short first part of ln 2 is
+     * exact. */
+    const float rounded = TT_FMA(x, 1.44269502f, 12582912.0f);
+    const float k = rounded - 12582912.0f;
+    const float r = TT_FMA(k, 2.12194442e-4f, TT_FMA(k, -0.693359375f, x));
+    float q = TT_FMA(r, 0.0013814539f, 0.0083687445f);
+    q = TT_FMA(r, q, 0.04166839f);
+    q = TT_FMA(r, q, 0.16666521f);
+    q = TT_FMA(r, q, 0.49999994f);
+    *shifted = tt_bits(rounded);
+    return 1.0f + TT_FMA(r * r, q, r);
+}
+
+/* e to the power x where 2^n y may be out of range. */
+TT_SHARED float tt_exp_at_ends(float x)
 {
     if (!(x <= 88.72284f)) {
         return x > 88.72284f ? tt_from_bits(0x7f800000u) : x;
@@ -85,15 +102,23 @@ static inline float tt_expf(float x)
     if (x < -103.98f) {
         return 0.0f;
     }
-    /* x = n ln 2 + r; n times the short first part of ln 2 is exact. */
-    const int32_t n = (int32_t)(x * 1.44269502f + (x < 0.0f ? -0.5f : 0.5f));
-    const float k = (float)n;
-    const float r = (x - k * 0.693359375f) - k * -2.12194442e-4f;
-    const float q = 0.49999994f + r * (0.16666521f + r * (0.04166839f + r * (0.0083687445f + r * 0.0013814539f)));
-    const float y = 1.0f + (r + (r * r) * q);
+    uint32_t shifted;
+    const float y = tt_exp_part(x, &shifted);
     /* Two factors: 2^n itself may be out of range. Only the last product can round (to a denormal). */
+    const int32_t n = (int32_t)(shifted - 0x4b400000u);
     const int32_t half = n / 2;
     return (y * tt_exp2i(half)) * tt_exp2i(n - half);
+}
+
+/* e to the power x. Error < 1.0 ulp; overflows to inf, underflows through denormals to 0. */
+static inline float tt_expf(float x)
+{
+    if ((tt_bits(x) & 0x7fffffffu) >= 0x42ae999au) { /* 87.3, of either sign, and NaN */
+        return tt_exp_at_ends(x);
+    }
+    uint32_t shifted;
+    const float y = tt_exp_part(x, &shifted);
+    return tt_from_bits(tt_bits(y) + (shifted << 23));
 }
 
 /* Natural logarithm. Error < 1.0 ulp; log(+-0) = -inf, log(negative) = NaN. fit 2^-30. */
@@ -193,19 +218,23 @@ static inline float tt_sqrtf(float x)
 /* Hyperbolic tangent. Error < 1.5 ulp. fit 2^-27 below 0.625; above, 1 - 2 / (exp(2x) + 1). */
 static inline float tt_tanhf(float x)
 {
-    const uint32_t sign = tt_bits(x) & 0x80000000u;
-    const float a = tt_from_bits(tt_bits(x) & 0x7fffffffu);
-    float y;
-    if (a < 0.625f) {
-        const float z = a * a;
-        const float p = -0.3333328f + z * (0.1333142f + z * (-0.0537378f + z * (0.020632561f + z * -0.005697401f)));
-        y = a + (a * z) * p;
-    } else if (a < 9.02f) {
-        y = 1.0f - 2.0f / (tt_expf(a + a) + 1.0f);
-    } else {
-        y = a > 9.0f ? 1.0f : a; /* NaN stays */
+    const uint32_t size = tt_bits(x) & 0x7fffffffu;
+    if (size < 0x3f200000u) { /* 0.625 */
+        const float z = x * x;
+        float p = TT_FMA(z, -0.005697401f, 0.020632561f);
+        p = TT_FMA(z, p, -0.0537378f);
+        p = TT_FMA(z, p, 0.1333142f);
+        p = TT_FMA(z, p, -0.3333328f);
+        return x * TT_FMA(z, p, 1.0f);
     }
-    return tt_from_bits(tt_bits(y) | sign);
+    float y = size > 0x7f800000u ? x : 1.0f; /* NaN stays */
+    if (size < 0x411051ecu) { /* 9.02 */
+        const float a = tt_from_bits(size);
+        uint32_t shifted;
+        const float e = tt_exp_part(a + a, &shifted);
+        y = 1.0f - 2.0f / (tt_from_bits(tt_bits(e) + (shifted << 23)) + 1.0f);
+    }
+    return tt_from_bits(tt_bits(y) | (tt_bits(x) & 0x80000000u));
 }
 
 /* Error function. Error < 1.5 ulp. fit 2^-31 below 0.92; above, 1 - exp(p(x)) with p = log(erfc). */
@@ -216,18 +245,20 @@ static inline float tt_erff(float x)
     float y;
     if (a < 0.92f) {
         const float z = a * a;
-        const float p =
-            0.12837917f +
-            z * (-0.37612635f +
-                 z * (0.112836964f +
-                      z * (-0.026859451f + z * (0.0052011623f + z * (-0.00081441854f + z * 8.3763836e-05f)))));
-        y = a + a * p;
+        float p = TT_FMA(z, 8.3763836e-05f, -0.00081441854f);
+        p = TT_FMA(z, p, 0.0052011623f);
+        p = TT_FMA(z, p, -0.026859451f);
+        p = TT_FMA(z, p, 0.112836964f);
+        p = TT_FMA(z, p, -0.37612635f);
+        p = TT_FMA(z, p, 0.12837917f);
+        y = TT_FMA(a, p, a);
     } else if (a < 3.925f) {
-        const float p =
-            -0.00019428242f +
-            a * (-1.1276814f +
-                 a * (-0.6371725f +
-                      a * (-0.103940114f + a * (0.022231027f + a * (-0.0030442483f + a * 0.00019604235f)))));
+        float p = TT_FMA(a, 0.00019604235f, -0.0030442483f);
+        p = TT_FMA(a, p, 0.022231027f);
+        p = TT_FMA(a, p, -0.103940114f);
+        p = TT_FMA(a, p, -0.6371725f);
+        p = TT_FMA(a, p, -1.1276814f);
+        p = TT_FMA(a, p, -0.00019428242f);
         y = 1.0f - tt_expf(p);
     } else {
         y = a > 3.0f ? 1.0f : a; /* NaN stays */
@@ -238,8 +269,8 @@ static inline float tt_erff(float x)
 /* Logistic function 1 / (1 + exp(-x)). Error < 2.5 ulp; never overflows, underflows through denormals to 0. */
 static inline float tt_sigmoidf(float x)
 {
-    const float e = tt_expf(x < 0.0f ? x : -x);
-    return (x < 0.0f ? e : 1.0f) / (1.0f + e);
+    const float e = tt_expf(tt_from_bits(tt_bits(x) | 0x80000000u));
+    return (tt_bits(x) >= 0x80000000u ? e : 1.0f) / (1.0f + e);
 }
 
 /* The quadrant q (of which two bits count) and the rest r in [-pi/4, pi/4] of a >= 0, finite: a = q pi/2 + r. 2/pi is

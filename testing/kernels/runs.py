@@ -73,7 +73,12 @@ class KernelCount:
 
 
 def count_kernels(
-    runs: Sequence[KernelRun], target: Target, tools: Tools, headers: Mapping[str, str], cycles: bool = False
+    runs: Sequence[KernelRun],
+    target: Target,
+    tools: Tools,
+    headers: Mapping[str, str],
+    cycles: bool = False,
+    fuse_multiply_add: bool = True,
 ) -> list[KernelCount]:
     """Build and run all, in one image; headers: of runtime_c; cycles: also by the target's model. Errors: E0602."""
     data = _Blob()
@@ -82,7 +87,8 @@ def count_kernels(
     interface = Interface(PREFIX, 1, 1, "float", 1, POOL_BYTES, 0, target.alignment_bytes, False, ())
     files = {
         **headers,
-        f"{PREFIX}_kernels.c": "".join(f'#include "{name}"\n' for name in INCLUDED)
+        f"{PREFIX}_kernels.c": ("" if fuse_multiply_add else "#define TT_HAS_FMA 0\n")
+        + "".join(f'#include "{name}"\n' for name in INCLUDED)
         + "".join(f"{k.declaration}\n{k.source}" for k in kernels),
         f"verify/{PREFIX}.c": _main(calls, kernels),
         f"{PREFIX}_train.h": "",

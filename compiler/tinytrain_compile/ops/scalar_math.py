@@ -89,6 +89,10 @@ def _polynomial(x: FloatArray, *coefficients: float) -> FloatArray:
     return result
 
 
+_ROUNDER = _F32(12582912)
+"""1.5 2^23 leaves no room for a fraction, so adding it rounds."""
+
+
 def _exp2i(n: NDArray[np.int32]) -> FloatArray:
     return _from_bits((n + 127).astype(np.uint32) << np.uint32(23))
 
@@ -97,11 +101,12 @@ def _exp2i(n: NDArray[np.int32]) -> FloatArray:
 def exp(x: FloatArray) -> FloatArray:
     """Repeat tt_expf: e to the power x, error below 1.0 ulp."""
     inside = np.where((x <= _F32(88.72284)) & (x >= _F32(-103.98)), x, _F32(0))
-    n = (inside * _F32(1.44269502) + np.where(inside < 0, _F32(-0.5), _F32(0.5))).astype(np.int32)
-    k = n.astype(_F32)
-    r = (inside - k * _LN2_HIGH) - k * _LN2_LOW
+    rounded = inside * _F32(1.44269502) + _ROUNDER
+    k = rounded - _ROUNDER
+    r = (k * -_LN2_HIGH + inside) + k * -_LN2_LOW
     q = _polynomial(r, 0.49999994, 0.16666521, 0.04166839, 0.0083687445, 0.0013814539)
-    y = _F32(1) + (r + (r * r) * q)
+    y = _F32(1) + ((r * r) * q + r)
+    n = k.astype(np.int32)
     half = np.trunc(n / 2).astype(np.int32)
     y = (y * _exp2i(half)) * _exp2i(n - half)
     y = np.where(x < _F32(-103.98), _F32(0), y)
@@ -147,9 +152,7 @@ def tanh(x: FloatArray) -> FloatArray:
     """Repeat tt_tanhf: error below 1.5 ulp."""
     sign = _bits(x) & _SIGN
     a = _from_bits(_bits(x) & _MAGNITUDE)
-    z = a * a
-    p = _polynomial(z, -0.3333328, 0.1333142, -0.0537378, 0.020632561, -0.005697401)
-    small = a + (a * z) * p
+    small = a * _polynomial(a * a, 1.0, -0.3333328, 0.1333142, -0.0537378, 0.020632561, -0.005697401)
     middle = _F32(1) - _F32(2) / (exp(a + a) + _F32(1))
     y = np.where(a < _F32(0.625), small, np.where(a < _F32(9.02), middle, np.where(np.isnan(a), a, _F32(1))))
     return _from_bits(_bits(y) | sign)
@@ -179,8 +182,8 @@ def _exact_sigmoid(x: FloatArray) -> FloatArray:
 @_twin(_exact_sigmoid)
 def sigmoid(x: FloatArray) -> FloatArray:
     """Repeat tt_sigmoidf: 1 / (1 + exp(-x)), error below 2.5 ulp."""
-    e = exp(np.where(x < 0, x, -x))
-    return np.where(x < 0, e, _F32(1)) / (_F32(1) + e)
+    e = exp(_from_bits(_bits(x) | _SIGN))
+    return np.where(_bits(x) >= _SIGN, e, _F32(1)) / (_F32(1) + e)
 
 
 _TWO_OVER_PI = np.array(

@@ -168,7 +168,7 @@ class Generator:
             settings,
             runtime_headers(),
             small_calls=small_calls,
-            fma=self._target.features.fma,
+            fma=self._target.features.fma and not train.integer,
             external={} if externals is None else externals.used(self._all_nodes),
             epochs=options.epochs,
             warm_up=options.warm_up,
