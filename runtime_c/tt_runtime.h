@@ -85,12 +85,11 @@ static inline float tt_exp_part(float x, uint32_t *shifted)
     const float rounded = TT_FMA(x, 1.44269502f, 12582912.0f);
     const float k = rounded - 12582912.0f;
     const float r = TT_FMA(k, 2.12194442e-4f, TT_FMA(k, -0.693359375f, x));
-    float q = TT_FMA(r, 0.0013814539f, 0.0083687445f);
-    q = TT_FMA(r, q, 0.04166839f);
-    q = TT_FMA(r, q, 0.16666521f);
-    q = TT_FMA(r, q, 0.49999994f);
+    const float z = r * r;
+    const float far = TT_FMA(z, 0.00137568859f, TT_FMA(r, 0.0083697075f, 0.0416690856f));
+    const float q = TT_FMA(z, far, TT_FMA(r, 0.166665211f, 0.49999997f));
     *shifted = tt_bits(rounded);
-    return 1.0f + TT_FMA(r * r, q, r);
+    return 1.0f + TT_FMA(z, q, r);
 }
 
 /* e to the power x where 2^n y may be out of range. */
@@ -221,10 +220,8 @@ static inline float tt_tanhf(float x)
     const uint32_t size = tt_bits(x) & 0x7fffffffu;
     if (size < 0x3f200000u) { /* 0.625 */
         const float z = x * x;
-        float p = TT_FMA(z, -0.005697401f, 0.020632561f);
-        p = TT_FMA(z, p, -0.0537378f);
-        p = TT_FMA(z, p, 0.1333142f);
-        p = TT_FMA(z, p, -0.3333328f);
+        const float far = TT_FMA(z * z, -0.005697401f, TT_FMA(z, 0.020632561f, -0.0537378f));
+        const float p = TT_FMA(z * z, far, TT_FMA(z, 0.1333142f, -0.3333328f));
         return x * TT_FMA(z, p, 1.0f);
     }
     float y = size > 0x7f800000u ? x : 1.0f; /* NaN stays */

@@ -20,6 +20,8 @@ FloatArray = NDArray[Any]
 _Function = Callable[[FloatArray], FloatArray]
 _F32 = np.float32
 _LN2_HIGH, _LN2_LOW = _F32(0.693359375), _F32(-2.12194442e-4)
+_EXP = np.array((0.49999997, 0.166665211, 0.0416690856, 0.0083697075, 0.00137568859), _F32)
+_TANH = np.array((-0.3333328, 0.1333142, -0.0537378, 0.020632561, -0.005697401), _F32)
 _SIGN, _MAGNITUDE = np.uint32(0x80000000), np.uint32(0x7FFFFFFF)
 
 
@@ -104,8 +106,9 @@ def exp(x: FloatArray) -> FloatArray:
     rounded = inside * _F32(1.44269502) + _ROUNDER
     k = rounded - _ROUNDER
     r = (k * -_LN2_HIGH + inside) + k * -_LN2_LOW
-    q = _polynomial(r, 0.49999994, 0.16666521, 0.04166839, 0.0083687445, 0.0013814539)
-    y = _F32(1) + ((r * r) * q + r)
+    z = r * r
+    far = z * _EXP[4] + (r * _EXP[3] + _EXP[2])
+    y = _F32(1) + (z * (z * far + (r * _EXP[1] + _EXP[0])) + r)
     n = k.astype(np.int32)
     half = np.trunc(n / 2).astype(np.int32)
     y = (y * _exp2i(half)) * _exp2i(n - half)
@@ -152,7 +155,9 @@ def tanh(x: FloatArray) -> FloatArray:
     """Repeat tt_tanhf: error below 1.5 ulp."""
     sign = _bits(x) & _SIGN
     a = _from_bits(_bits(x) & _MAGNITUDE)
-    small = a * _polynomial(a * a, 1.0, -0.3333328, 0.1333142, -0.0537378, 0.020632561, -0.005697401)
+    z = a * a
+    far = (z * z) * _TANH[4] + (z * _TANH[3] + _TANH[2])
+    small = a * (z * ((z * z) * far + (z * _TANH[1] + _TANH[0])) + _F32(1))
     middle = _F32(1) - _F32(2) / (exp(a + a) + _F32(1))
     y = np.where(a < _F32(0.625), small, np.where(a < _F32(9.02), middle, np.where(np.isnan(a), a, _F32(1))))
     return _from_bits(_bits(y) | sign)

@@ -17,7 +17,7 @@ from tinytrain_compile.lower.left_out import kept_sums
 from tinytrain_compile.lower.printing.c_text import ATOM, Expr, If, Line, Statement, dtype_of, join
 from tinytrain_compile.lower.printing.patterns import moved_run
 from tinytrain_compile.lower.printing.printer import Printer
-from tinytrain_compile.lower.tir_walk import is_call
+from tinytrain_compile.lower.tir_walk import Tir, children, is_call, is_helper
 
 PAIR_TYPE = "tt_float_pair"
 
@@ -65,6 +65,10 @@ class PairPrinter(Printer):
             else:
                 run, under = [*run, parts[:2]], parts[2]
         return found + self._paired(run)
+
+    def _moves(self, body: Stmt) -> bool:
+        light = isinstance(body, tirx.BufferStore) and str(body.buffer.dtype) == "float32" and not _calls(body)
+        return super()._moves(body) or (self._unroll_moves and light)
 
     def _parts(self, item: Stmt) -> tuple[tirx.BufferStore, tirx.Mul, str] | None:
         """Return (statement, product, text of its condition) of a statement that adds to a register's sum."""
@@ -157,3 +161,7 @@ def _distance(load: ir.TensorLoad, first: ir.TensorLoad) -> int | None:
     """Return the number of elements from one load to another, if it is the same in every turn of every loop."""
     found = sym.Analyzer().simplify(load.indices[0] - first.indices[0])
     return int(found) if isinstance(found, tirx.IntImm) else None
+
+
+def _calls(node: Tir) -> bool:
+    return is_helper(node) or any(map(_calls, children(node)))
