@@ -165,6 +165,19 @@ static inline tt_f32x4 tt_mul_all_f32x4(tt_f32x4 a, float b)
 #endif
 }
 
+/* Lane by lane: denormals are kept. */
+static inline tt_f32x4 tt_div_f32x4(tt_f32x4 a, tt_f32x4 b)
+{
+#if TT_HAS_MVE_FLOAT
+    register tt_f32x4 x __asm__("q0") = a; /* there is no such instruction on vectors: on the four registers of one */
+    register tt_f32x4 y __asm__("q1") = b;
+    __asm__("vdiv.f32 s0, s0, s4\n\tvdiv.f32 s1, s1, s5\n\tvdiv.f32 s2, s2, s6\n\tvdiv.f32 s3, s3, s7" : "+w"(x) : "w"(y));
+    return x;
+#else
+    return a / b;
+#endif
+}
+
 /* c + a b, as TT_FMA. */
 static inline tt_f32x4 tt_fma_f32x4(tt_f32x4 c, tt_f32x4 a, tt_f32x4 b)
 {

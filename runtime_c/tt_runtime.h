@@ -71,6 +71,12 @@ static inline float tt_fmaf(float a, float b, float c)
     return (float)sum;
 }
 
+/* x, with 0 for -0. */
+static inline float tt_unsigned_zero(float x)
+{
+    return x + 0.0f;
+}
+
 /* 2 to the power n, -126 <= n <= 127. */
 static inline float tt_exp2i(int32_t n)
 {

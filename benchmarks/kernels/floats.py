@@ -140,7 +140,9 @@ def line(kernel: Beside, target: str, now: Measured, exact: Measured) -> str:
     peer = f"{bar:,.0f}" if kernel.peers[TARGETS.index(target)] else f"({bar:,.0f})"
     note = "" if exact.equal else "   DIFFERENT"
     note += "" if ratio <= (MOST if kernel.peers[TARGETS.index(target)] else 1.0) else "   MISS"
-    return f"{peer:>10} {before or '-':>10} {now.instructions:10,} {now.code_bytes:6,} {ratio:6.2f}  {kernel.name}{note}"
+    return (
+        f"{peer:>10} {before or '-':>10} {now.instructions:10,} {now.code_bytes:6,} {ratio:6.2f}  {kernel.name}{note}"
+    )
 
 
 def main() -> None:
@@ -155,4 +157,3 @@ def main() -> None:
         print(f"{target}\n{'peer':>10} {'before':>10} {'now':>10} {'bytes':>6} {'ratio':>6}", flush=True)
         found = zip(kernels, measure(cases, target), measure(cases, target, fuse_multiply_add=False), strict=True)
         print("\n".join(line(kernel, target, *both) for kernel, *both in found), flush=True)
-

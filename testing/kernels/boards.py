@@ -46,7 +46,10 @@ def measure(
     nodes = [case.node() for case in cases]
     context = kernel_context(target.features, fuse_multiply_add)
     kernels = [_kernel(node, f"{PREFIX}_{i}", context, fuse_multiply_add, make) for i, node in enumerate(nodes)]
-    runs = [_run(node, case, *made, exact=not fuse_multiply_add) for node, case, made in zip(nodes, cases, kernels, strict=True)]
+    runs = [
+        _run(node, case, *made, exact=not fuse_multiply_add)
+        for node, case, made in zip(nodes, cases, kernels, strict=True)
+    ]
     counts = count_kernels(runs, target, find_tools(target), runtime_headers(), cycles, fuse_multiply_add)
     macs = [op_def(node.op).macs(node) for node in nodes]
     return [Measured(c.instructions, m, c.code_bytes, c.equal, c.cycles) for c, m in zip(counts, macs, strict=True)]

@@ -36,7 +36,15 @@ INCLUDED = (
         "tt_conv.h",
         "tt_dense_update.h",
     ),
-    *("tt_dsp_rows.h", "tt_float_pairs.h", "tt_mve_conv.h", "tt_mve_float.h", "tt_mve_errors.h", "tt_mve_pool.h"),
+    *(
+        "tt_dsp_rows.h",
+        "tt_float_pairs.h",
+        "tt_pool.h",
+        "tt_mve_conv.h",
+        "tt_mve_float.h",
+        "tt_mve_errors.h",
+        "tt_mve_pool.h",
+    ),
 )
 """Headers of the runtime that kernels need between them."""
 

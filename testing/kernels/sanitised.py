@@ -22,6 +22,7 @@ Make = Callable[[Node, str, KernelContext], tuple[Kernel, int]]
 """(node, name, context) -> its kernel, bytes of scratch"""
 SCALAR, VECTORS = KernelContext(), KernelContext(InstructionSet(int_vectors=True))
 HEAD = """#include "tt_float_pairs.h"
+#include "tt_pool.h"
 #include "tt_mve_conv.h"
 #include "tt_mve_errors.h"
 #include "tt_mve_pool.h"

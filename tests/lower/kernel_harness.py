@@ -40,6 +40,7 @@ INCLUDED = (
         "tt_conv.h",
         "tt_dense_update.h",
         "tt_float_pairs.h",
+        "tt_pool.h",
         "tt_mve_float.h",
     ),
     *("tt_chosen.h", "tt_qloss.h", "stdbool.h"),

@@ -59,11 +59,11 @@ def sum_over(x: Tensor, axes: Sequence[int]) -> Tensor:
 
 
 def largest_of(parts: Tensor, inside: Tensor = True) -> Tensor:
-    """Return the maximum over the first axis: of equal elements the last; a NaN survives only as the last one."""
+    """Return the maximum over the first axis: of equal elements the first; a NaN never wins."""
     best = np.full(parts.shape[1:], LOWEST, F32)
     where = np.broadcast_to(inside, parts.shape)
     for index in range(len(parts)):
-        best = np.where(where[index] & ~(best > parts[index]), parts[index], best)
+        best = np.where(where[index] & (parts[index] > best), parts[index], best)
     return best
 
 

@@ -244,7 +244,7 @@ def _max_pool_exact(arrays: tuple[Any, ...], attrs: PoolAttrs) -> tuple[Array, .
     (x,) = arrays
     if x.dtype == np.int8:
         return _max_pool(arrays, attrs)
-    return (largest_of(_taps(x, attrs, 0.0), _inside_taps(x, attrs)),)
+    return (largest_of(_taps(x, attrs, 0.0), _inside_taps(x, attrs)) + F32(0),)  # -0 becomes 0
 
 
 def _max_pool_index_exact(arrays: tuple[Any, ...], attrs: PoolAttrs) -> tuple[Array, ...]:
@@ -273,7 +273,10 @@ def _average_pool_exact(arrays: tuple[Any, ...], attrs: PoolAttrs) -> tuple[Arra
 
 def _average_pool_grad_exact(arrays: tuple[Any, ...], attrs: PoolGradAttrs) -> tuple[Array, ...]:
     (dy,) = arrays
-    return (_collected(_exact_mean(dy, attrs.pool, attrs.input_hw), attrs),)
+    counts = _divisor(attrs.pool, attrs.input_hw, F32)
+    if counts.min() == counts.max():
+        return (_collected(dy, attrs) * F32(1.0 / float(counts.max())),)
+    return (_collected(dy / counts, attrs),)
 
 
 # ---- gradients ------------------------------------------------------------------------------------------------------

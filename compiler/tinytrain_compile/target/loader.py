@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -164,9 +164,14 @@ def _machine_flags(root: Table) -> tuple[str, ...]:
 
 
 def _record(table: Table, kind: type[_Record], **least: int) -> _Record:
-    """Read a table whose keys are the fields of a dataclass: numbers from `least` on (0), texts and truth values."""
+    """Read a table whose keys are the fields of a dataclass: numbers from `least` on (0), texts and truth values.
+
+    Fields with a default may be missing.
+    """
     found: dict[str, object] = {}
     for field in fields(cast(Any, kind)):
+        if field.default is not MISSING and not table.has(field.name):
+            continue
         if field.type == "int":
             found[field.name] = table.integer(field.name, least.get(field.name, 0))
         else:

@@ -24,6 +24,8 @@ class Features:
     """General-purpose registers that plain code can use (8 on Armv6-M)."""
     s_regs: int
     """Single-precision registers; 0 without FPU."""
+    fpv5: bool = False
+    """True if the FPU has the larger of two numbers as an instruction (VMAXNM)."""
 
 
 @dataclass(frozen=True)

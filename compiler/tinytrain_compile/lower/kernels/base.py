@@ -9,7 +9,7 @@ from typing import Protocol
 
 from tvm import ir, s_tir, te, tirx
 from tvm.ir import Expr
-from tvm.tirx import IterVar
+from tvm.tirx import Buffer, IterVar, Stmt
 
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.lower.kernels.context import KernelContext
@@ -263,3 +263,36 @@ def reduce_axes(*extents: Index, prefix: str = "k") -> list[IterVar]:
 
 def plain(_schedule: s_tir.Schedule) -> None:
     """Leave the loops unchanged: the schedule of kernels whose default loops are right."""
+
+
+# ---- kernels that are one call ---------------------------------------------------------------------------------------
+
+Body = Callable[[Buffer, Sequence[Buffer]], Stmt]
+"""(output, inputs) -> the statement that writes it"""
+
+
+def first(buffer: Buffer) -> Expr:
+    """Return the address of a buffer's first element."""
+    element = buffer[tuple([0] * len(buffer.shape))]
+    return ir.Call("tirx.address_of", [element], ret_ty=ir.PointerType(ir.PrimType(str(buffer.dtype))))
+
+
+def struct(name: str, numbers: Sequence[Index]) -> Expr:
+    """Return a call of the helper that makes a struct of numbers."""
+    return call_int(name, *(i32(number) for number in numbers))
+
+
+def called(name: str, *operands: Expr) -> Stmt:
+    """Return a call as a statement."""
+    return tirx.Evaluate(call_int(name, *operands))
+
+
+def written(inputs: Sequence[te.Tensor], shape: Sequence[Index], dtype: str, body: Body) -> te.Tensor:
+    """Return an output that a statement writes."""
+    sources = [tirx.decl_buffer(t.shape, t.dtype, t.op.name) for t in inputs]
+    target = tirx.decl_buffer(shape, dtype, "y")
+
+    def make(given: Sequence[Buffer], made: Sequence[Buffer]) -> Stmt:
+        return body(made[0], given)
+
+    return te.extern([target.shape], list(inputs), make, "out", in_buffers=sources, out_buffers=[target], dtype=dtype)

@@ -16,7 +16,7 @@ class InstructionSet:
 
     int_vectors: vectors of integers (Helium). float_vectors: of float32, which treat denormals as 0. float_pairs:
     multiply-adds read neighbours in memory as pairs, see printing/float_pairs.py. dsp: two products of int16 are one
-    instruction. gpr: general registers that plain code can use. dual_issue: as in Features.
+    instruction. gpr: general registers that plain code can use. dual_issue, fpv5: as in Features.
     """
 
     fpu: bool = True
@@ -26,6 +26,7 @@ class InstructionSet:
     dsp: bool = True
     gpr: int = 13
     dual_issue: bool = False
+    fpv5: bool = False
 
 
 @dataclass(frozen=True)
@@ -129,5 +130,5 @@ def kernel_context(core: Features, fused: bool, style: CodeStyle = SPEED) -> Ker
     """Return the context of a core. fused: its code may fuse float products and sums (no int8 network's does)."""
     vectors = core.mve_float and fused
     pairs = core.fpu and fused and not vectors
-    isa = InstructionSet(core.fpu, core.mve_int, vectors, pairs, core.dsp, core.gpr, core.dual_issue)
+    isa = InstructionSet(core.fpu, core.mve_int, vectors, pairs, core.dsp, core.gpr, core.dual_issue, core.fpv5)
     return KernelContext(isa, style)

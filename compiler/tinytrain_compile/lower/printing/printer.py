@@ -401,8 +401,9 @@ class Printer:
         return self._infix(BINARY["Add"], addend, term)
 
     def _largest(self, left: ir.Expr, right: ir.Expr, sign: str = ">") -> Expr:
+        """Return the larger (or smaller) one; of a sum's two it is the first unless the second is larger, so not NaN."""
         a, b = self._expr(left), self._expr(right)
-        return join(f"{a.at(10)} {sign} {b.at(10)} ? {a.at(3)} : {b.at(3)}", TERNARY, (a, b))
+        return join(f"{b.at(10)} {sign} {a.at(10)} ? {b.at(3)} : {a.at(3)}", TERNARY, (a, b))
 
     def _choice(self, condition: ir.Expr, yes: ir.Expr, no: ir.Expr) -> Expr:
         c, a, b = self._expr(condition), self._expr(yes), self._expr(no)

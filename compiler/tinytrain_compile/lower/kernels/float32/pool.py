@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import s_tir, te, tirx
 from tvm.ir import Expr, Var
-from tvm.tirx import IterVar
+from tvm.tirx import Buffer, IterVar, Stmt
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import (
@@ -17,20 +17,26 @@ from tinytrain_compile.lower.kernels.base import (
     KernelSpec,
     MapShape,
     both,
+    call,
+    call_int,
+    called,
     f32,
+    first,
     guard,
     i32,
     kernel,
     map_shape,
+    plain,
     reduce_axes,
     select,
     tensor,
     total,
+    written,
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.row_blocks import RowBlockSpec, RowImage, row_kernel, windows_of, with_table
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
-from tinytrain_compile.ops.names import attrs_of, operand, result
+from tinytrain_compile.ops.names import attrs_of, operand, operands, result
 from tinytrain_compile.ops.pool import PoolAttrs, PoolGradAttrs, taps_in_range
 
 CHANNEL_TILE = 4
@@ -147,6 +153,10 @@ class RowWindow(PoolWindow):
         return sum((select(self._rows.exists(row), _integer(1), _integer(0)) for row in rows), start=_integer(0))
 
 
+Helper = Callable[[PoolAttrs, tuple[int, int]], "tuple[str, tuple[float, ...]] | None"]
+"""(window, height and width of the image) -> the helper for whole maps and its numbers; None: there is none."""
+
+
 @dataclass(frozen=True)
 class _Forward:
     """A forward pool. x: the image under the windows; given: its placeholder; shape: of the result."""
@@ -158,12 +168,17 @@ class _Forward:
     shape: MapShape
 
 
-def _kernel(op: str) -> Callable[[Callable[[Node, _Forward], KernelSpec]], None]:
+def _kernel(
+    op: str, helpers: Helper = lambda _attrs, _hw: None
+) -> Callable[[Callable[[Node, _Forward], KernelSpec]], None]:
     """Enter a rule as the kernel of an op: for the whole map, and for a few rows."""
 
     def enter(rule: Callable[[Node, _Forward], KernelSpec]) -> None:
-        def whole(node: Node, _context: KernelContext) -> KernelSpec:
+        def whole(node: Node, context: KernelContext) -> KernelSpec:
             x, (attrs, image_hw) = tensor(node, "x"), _window(node)
+            helper = helpers(attrs, image_hw)
+            if helper is not None and (spec := _in_one_call(node, context, helper, attrs, [x])):
+                return spec
             return rule(node, _Forward(attrs, PoolWindow(attrs, image_hw), x, x, map_shape(node.outputs[0])))
 
         def of_rows(node: Node, _context: KernelContext, count: Var) -> RowBlockSpec:
@@ -181,6 +196,25 @@ def _kernel(op: str) -> Callable[[Callable[[Node, _Forward], KernelSpec]], None]
     return enter
 
 
+def _in_one_call(
+    node: Node, context: KernelContext, helper: tuple[str, tuple[float, ...]], pool: PoolAttrs, inputs: list[te.Tensor]
+) -> KernelSpec | None:
+    """Return the kernel of a whole float32 map that is one call of a helper (tt_pool.h); None if there are dilations."""
+    if pool.dilations != (1, 1) or node.outputs[0].dtype != "float32" or context.style.small:
+        return None
+    image = operand(node, "x") if "x" in operands(node) else node.outputs[0]
+    geometry = (*image.shape, *pool.pads[:2], *pool.kernel, *pool.strides, *pool.output_hw)
+    windows, (name, numbers) = call_int("tt_windows_of", *(i32(number) for number in geometry)), helper
+    if name != "tt_max_pool_grad":
+        fpv5 = name == "tt_max_pool" and context.isa.fpv5
+        name += "_f32x4" if context.uses_float_vectors else "_fpv5" if fpv5 else ""
+
+    def body(out: Buffer, given: Sequence[Buffer]) -> Stmt:
+        return called(name, first(out), *map(first, given), *map(f32, numbers), windows)
+
+    return KernelSpec(inputs, [written(inputs, node.outputs[0].shape, "float32", body)], plain)
+
+
 def _window(node: Node) -> tuple[PoolAttrs, tuple[int, int]]:
     attrs, (_, height, width, _) = attrs_of(node, PoolAttrs), operand(node, "x").shape
     return attrs, (height, width)
@@ -191,7 +225,7 @@ def channel_tiles(channels: int) -> dict[int, int]:
     return {3: best_tile(channels, CHANNEL_TILE)}
 
 
-@_kernel("MaxPool")
+@_kernel("MaxPool", lambda _attrs, _hw: ("tt_max_pool", ()))
 def max_pool(node: Node, of: _Forward) -> KernelSpec:
     """Compute the largest tap that is in the image."""
     attrs, window, x, shape = of.attrs, of.window, of.x, of.shape
@@ -204,7 +238,8 @@ def max_pool(node: Node, of: _Forward) -> KernelSpec:
         return te.max(value if inside is None else tirx.if_then_else(inside, value, lowest), [r, s])
 
     acc = te.compute(shape, best, "acc")
-    out = te.compute(shape, lambda *i: acc[i], "out")
+    integer = lowest.dtype == "int8"
+    out = te.compute(shape, lambda *i: acc[i] if integer else call("tt_unsigned_zero", acc[i]), "out")
     return KernelSpec([of.given], [out], lambda sch: tile_reduction(sch, channel_tiles(shape[3])))
 
 
@@ -248,12 +283,21 @@ def _backward(node: Node) -> tuple[PoolGradAttrs, PoolWindow, te.Tensor, tuple[i
 
 
 @kernel("MaxPoolGrad")
-def max_pool_grad(node: Node, _context: KernelContext) -> KernelSpec:
+def max_pool_grad(node: Node, context: KernelContext) -> KernelSpec:
     """Collect, for every pixel, from the windows in which it won (int8: at most one)."""
     attrs, window, dy, shape = _backward(node)
     index = tensor(node, "index")
     if operand(node, "dy").dtype == "int8":
-        return _collect([dy, index], shape, won_gradient(attrs, window, index, lambda *i: i32(dy[i]), i32(0)), "int8")
+        return _collect(
+            [dy, index],
+            shape,
+            won_gradient(attrs, window, index, lambda *i: i32(dy[i]), i32(0)),
+            lambda sums: sums.astype("int8"),
+        )
+    if str(index.dtype) == "uint8" and (
+        spec := _in_one_call(node, context, ("tt_max_pool_grad", ()), attrs.pool, [dy, index])
+    ):
+        return spec
     return _collect([dy, index], shape, won_gradient(attrs, window, index, lambda *i: dy[i], f32(0)))
 
 
@@ -274,7 +318,21 @@ def won_gradient(
     return term
 
 
-@_kernel("AveragePool")
+def _share(attrs: PoolAttrs, image_hw: tuple[int, int]) -> float | None:
+    """Return the inverse of the number of taps that count, if that is the same for all windows."""
+    rows, columns = (taps_in_range(attrs, axis, image_hw[axis]) for axis in (0, 1))
+    same = rows.min() == rows.max() and columns.min() == columns.max()
+    return 1.0 / int(rows[0] * columns[0]) if same else None
+
+
+def _mean_helper(attrs: PoolAttrs, image_hw: tuple[int, int]) -> tuple[str, tuple[float, ...]] | None:
+    share = _share(attrs, image_hw)
+    if share is not None:
+        return "tt_average_pool", (share,)
+    return None if attrs.count_include_pad else ("tt_average_pool_inside", ())
+
+
+@_kernel("AveragePool", _mean_helper)
 def average_pool(_node: Node, of: _Forward) -> KernelSpec:
     """Compute the sum of the taps that are in the image, divided by the number that counts."""
     attrs, window, x, shape = of.attrs, of.window, of.x, of.shape
@@ -291,24 +349,32 @@ def average_pool(_node: Node, of: _Forward) -> KernelSpec:
 
 
 @kernel("AveragePoolGrad")
-def average_pool_grad(node: Node, _context: KernelContext) -> KernelSpec:
+def average_pool_grad(node: Node, context: KernelContext) -> KernelSpec:
     """Compute, for every pixel, its share of the windows that cover it."""
-    _, window, dy, shape = _backward(node)
+    attrs, window, dy, shape = _backward(node)
+    share = _share(attrs.pool, attrs.input_hw)
+    if share is not None and (
+        spec := _in_one_call(node, context, ("tt_average_pool_grad", (share,)), attrs.pool, [dy])
+    ):
+        return spec
     r, s = reduce_axes(window.candidates(0), window.candidates(1))
 
     def term(b: Expr, y: Expr, q: Expr, c: Expr) -> Expr:
         row, _, tests = window.covering(0, y, r)
         column, _, more = window.covering(1, q, s)
-        value = window.mean(dy[b, row, column, c], (row, column))
+        value = dy[b, row, column, c] if share is not None else window.mean(dy[b, row, column, c], (row, column))
         inside = both([*tests, *more])
         return total(guard(inside, value), [r, s])
 
-    return _collect([dy], shape, term)
+    return _collect([dy], shape, term, lambda sums: sums if share is None else sums * f32(share))
 
 
 def _collect(
-    inputs: list[te.Tensor], shape: tuple[int, ...], term: Callable[..., Expr], dtype: str = "float32"
+    inputs: list[te.Tensor],
+    shape: tuple[int, ...],
+    term: Callable[..., Expr],
+    end: Callable[[Expr], Expr] = lambda x: x,
 ) -> KernelSpec:
     acc = te.compute(shape, term, "acc")
-    out = te.compute(shape, lambda *i: acc[i].astype(dtype), "out")
+    out = te.compute(shape, lambda *i: end(acc[i]), "out")
     return KernelSpec(inputs, [out], lambda sch: tile_reduction(sch, channel_tiles(shape[3])))

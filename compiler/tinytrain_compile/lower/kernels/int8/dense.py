@@ -19,12 +19,15 @@ from tinytrain_compile.lower.kernels.base import (
     Schedule,
     address,
     call_int,
+    called,
+    first,
     flat_tensor,
     guarded,
     i32,
     plain,
     tensor,
     tensors,
+    written,
 )
 from tinytrain_compile.lower.kernels.context import CodeStyle, KernelContext
 from tinytrain_compile.lower.kernels.float32.conv import TapWindow, weight_sums
@@ -40,7 +43,7 @@ from tinytrain_compile.lower.kernels.int8.dsp.windows import (
     within,
 )
 from tinytrain_compile.lower.kernels.int8.lane_sums import lane_sums
-from tinytrain_compile.lower.kernels.int8.operands import Centred, called, first, written
+from tinytrain_compile.lower.kernels.int8.operands import Centred
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.int8.conv_form import (

@@ -9,9 +9,18 @@ from tvm.ir import Expr
 from tvm.tirx import Buffer, Stmt
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import KernelSpec, call_int, i32, plain, tensors
+from tinytrain_compile.lower.kernels.base import (
+    KernelSpec,
+    call_int,
+    called,
+    first,
+    i32,
+    plain,
+    struct,
+    tensors,
+    written,
+)
 from tinytrain_compile.lower.kernels.context import KernelContext
-from tinytrain_compile.lower.kernels.int8.operands import called, first, struct, written
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.int8.conv_form import (

@@ -22,15 +22,17 @@ from tinytrain_compile.lower.kernels.base import (
     Load,
     MapShape,
     Schedule,
+    called,
+    first,
     guarded,
     i32,
     plain,
     reduce_axes,
     tensors,
     total,
+    written,
 )
 from tinytrain_compile.lower.kernels.int8.dsp.windows import Pixel, RowBlock, output_shape
-from tinytrain_compile.lower.kernels.int8.operands import called, first, written
 from tinytrain_compile.lower.schedules import HINT, keep_tables
 from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.int8.conv_form import short_ends

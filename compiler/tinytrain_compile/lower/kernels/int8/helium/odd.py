@@ -10,10 +10,9 @@ from tvm.tirx import Stmt
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.intrinsics.lanes import LANES
-from tinytrain_compile.lower.kernels.base import KernelSpec, call_int, i32
+from tinytrain_compile.lower.kernels.base import KernelSpec, call_int, called, i32, struct
 from tinytrain_compile.lower.kernels.int8.helium.product import copied_rows
 from tinytrain_compile.lower.kernels.int8.odd import called_in_turns, shape_of
-from tinytrain_compile.lower.kernels.int8.operands import called, struct
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.int8.conv_form import forward_product, window_map

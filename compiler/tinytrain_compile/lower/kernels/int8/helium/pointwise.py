@@ -20,7 +20,9 @@ from tinytrain_compile.lower.kernels.base import (
     KernelSpec,
     Schedule,
     call_int,
+    called,
     channel_rows,
+    first,
     flat_tensor,
     i32,
     left_over,
@@ -32,10 +34,11 @@ from tinytrain_compile.lower.kernels.base import (
     tensors,
     total,
     vector_kernel,
+    written,
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.int8.helium.conv import ErrorEnd, mask_lanes, vector_update
-from tinytrain_compile.lower.kernels.int8.operands import Centred, called, first, written
+from tinytrain_compile.lower.kernels.int8.operands import Centred
 from tinytrain_compile.lower.kernels.int8.pointwise import summed_errors
 from tinytrain_compile.lower.kernels.int8.steps import kept_steps
 from tinytrain_compile.lower.schedules import keep_tables

@@ -7,9 +7,18 @@ from collections.abc import Sequence
 from tvm.tirx import Buffer, Stmt
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import KernelSpec, i32, plain, tensor, vector_kernel
+from tinytrain_compile.lower.kernels.base import (
+    KernelSpec,
+    called,
+    first,
+    i32,
+    plain,
+    struct,
+    tensor,
+    vector_kernel,
+    written,
+)
 from tinytrain_compile.lower.kernels.context import KernelContext
-from tinytrain_compile.lower.kernels.int8.operands import called, first, struct, written
 from tinytrain_compile.ops.names import attrs_of, operand, result
 from tinytrain_compile.ops.pool import PoolAttrs
 

@@ -12,10 +12,19 @@ from tvm.tirx import Buffer, Stmt
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.intrinsics.lanes import LANES, LARGEST_PITCH
-from tinytrain_compile.lower.kernels.base import Index, KernelSpec, plain, tensor, tensors
+from tinytrain_compile.lower.kernels.base import (
+    Index,
+    KernelSpec,
+    called,
+    first,
+    plain,
+    struct,
+    tensor,
+    tensors,
+    written,
+)
 from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, output_shape
 from tinytrain_compile.lower.kernels.int8.helium.odd import end_of
-from tinytrain_compile.lower.kernels.int8.operands import called, first, struct, written
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
 from tinytrain_compile.ops.int8.conv_form import (
