@@ -7,14 +7,14 @@ are a gather. A value shared by all lanes stays a scalar until an operation need
 
 from __future__ import annotations
 
-from tvm import ir, tirx
-from tvm.tirx import Buffer, Stmt
+from tvm import ir, sym, tirx
+from tvm.tirx import Buffer, PrimFunc, Stmt
 
-from tinytrain_compile.lower.intrinsics.lanes import LANES
+from tinytrain_compile.lower.intrinsics.lanes import LANES, VECTORISED
 from tinytrain_compile.lower.printing.c_text import ATOM, ZERO_LANES, Declaration, Expr, If, Line, Statement, dtype_of
 from tinytrain_compile.lower.printing.int_vectors import LANE, IntVectorPrinter
 from tinytrain_compile.lower.printing.patterns import tests_of
-from tinytrain_compile.lower.tir_walk import helper_name, is_call, is_helper
+from tinytrain_compile.lower.tir_walk import Tir, children, helper_name, is_call, is_helper, variables
 
 FLOAT_VECTOR = "tt_f32x4"
 _OPERATIONS = {tirx.Add: "tt_add", tirx.Sub: "tt_sub", tirx.Mul: "tt_mul"}
@@ -84,6 +84,10 @@ class FloatVectorPrinter(IntVectorPrinter):
         return Line(
             f"tt_scatter_f32x4({place}, {step}, {value});" if step != 1 else f"tt_store_f32x4({place}, {value});"
         )
+
+    def _moves(self, body: Stmt) -> bool:
+        light = isinstance(body, tirx.For) and int(body.kind) == VECTORISED and not _calls(body)
+        return super()._moves(body) or (self._unroll_moves and light)
 
     # ---- expressions --------------------------------------------------------------------------------------------
 
@@ -179,3 +183,101 @@ def _lanes(text: str) -> Expr:
 def _four(expr: Expr) -> str:
     """Return an operand as a vector."""
     return expr.text if LANE in expr.variables else f"tt_all_f32x4({expr.text})"
+
+
+def _calls(node: Tir) -> bool:
+    return is_helper(node) or any(map(_calls, children(node)))
+
+
+# ---- sums on lanes ---------------------------------------------------------------------------------------------------
+# Loops that add neighbours to one number have four sums, a lane each, which are added to the number at the end.
+
+
+def sums_on_lanes(function: PrimFunc) -> PrimFunc:
+    """Return a lowered function with its long sums of neighbours on lanes."""
+    return function.with_body(_rewritten(function.body))
+
+
+def _rewritten(node: Stmt) -> Stmt:
+    if isinstance(node, tirx.SeqStmt):
+        return tirx.SeqStmt([_rewritten(part) for part in node.seq])
+    if isinstance(node, tirx.AttrStmt):
+        return tirx.AttrStmt(node.node, node.attr_key, node.value, _rewritten(node.body))
+    if not isinstance(node, tirx.For):
+        return node
+    sums = _on_lanes(node)
+    if sums is not None or int(node.kind) == VECTORISED:
+        return sums or node
+    return tirx.For(node.loop_var, node.min, node.extent, node.kind, _rewritten(node.body), annotations=node.annotations)
+
+
+def _on_lanes(node: tirx.For) -> Stmt | None:
+    loops, inner = [node], node.body
+    while isinstance(inner, tirx.For):
+        loops.append(inner)
+        inner = inner.body
+    *outer, loop = loops
+    if not _is_sum(inner) or any(int(each.kind) != tirx.ForKind.SERIAL for each in loops) or str(loop.min) != "0":
+        return None
+    k, count = loop.loop_var, loop.extent
+    if not isinstance(count, tirx.IntImm) or int(count) < 2 * LANES or not _neighbours(inner.value.b, k):
+        return None
+    target, whole = inner.buffer, int(count) // LANES
+    sums = tirx.decl_buffer((LANES,), "float32", f"{target.name}_lanes", scope="local")
+    lane, turn = ir.Var(f"{k.name}_lane", "int32"), ir.Var(k.name, "int32")
+
+    def lanes(body: Stmt) -> Stmt:
+        return tirx.For(lane, 0, LANES, tirx.ForKind.VECTORIZED, body)
+
+    def added(index: ir.Expr) -> Stmt:
+        return tirx.BufferStore(sums, tirx.Add(sums[lane], _at(inner.value.b, k, index)), [lane])
+
+    nest: Stmt = tirx.For(turn, 0, whole, tirx.ForKind.SERIAL, lanes(added(turn * LANES + lane)))
+    if int(count) % LANES:
+        last = whole * LANES + lane
+        nest = tirx.SeqStmt([nest, lanes(tirx.IfThenElse(last < count, added(last), None))])
+    for each in reversed(outer):
+        nest = tirx.For(each.loop_var, each.min, each.extent, tirx.ForKind.SERIAL, nest)
+    total = sums[0] + sums[1] + sums[2] + sums[3]
+    end = tirx.BufferStore(target, inner.value.a + total, inner.indices)
+    zero = lanes(tirx.BufferStore(sums, tirx.const(0, "float32"), [lane]))
+    return tirx.SeqStmt([tirx.AllocBuffer(sums), zero, nest, end])
+
+
+def _is_sum(node: Tir) -> bool:
+    """Tell whether a statement adds to one number in a register."""
+    if not isinstance(node, tirx.BufferStore) or str(node.buffer.dtype) != "float32" or node.buffer.scope() != "local":
+        return False
+    value = node.value
+    return (
+        isinstance(value, tirx.Add)
+        and isinstance(value.a, ir.TensorLoad)
+        and value.a.source.same_as(node.buffer)
+        and not variables(node.indices[0])
+        and str(value.a.indices[0]) == str(node.indices[0])
+    )
+
+
+def _neighbours(term: ir.Expr, k: ir.Var) -> bool:
+    """Tell whether a term can be computed for neighbours along k, and differs for them."""
+    kinds = (tirx.Add, tirx.Sub, tirx.Mul, tirx.FloatImm, ir.TensorLoad)
+    if is_helper(term):
+        return helper_name(term) in _FUNCTIONS and _neighbours(term.args[1], k)
+    if not isinstance(term, kinds) or dtype_of(term) != "float32":
+        return False
+    if isinstance(term, ir.TensorLoad):
+        parts = sym.detect_linear_equation(term.indices[0], [k])
+        return len(parts) == 2 and str(parts[0]) in "01"
+    return k in variables(term) and all(
+        k not in variables(part) or _neighbours(part, k) for part in children(term)
+    )
+
+
+def _at(term: ir.Expr, k: ir.Var, index: ir.Expr) -> ir.Expr:
+    """Return a term for another value of k."""
+    if isinstance(term, ir.TensorLoad):
+        step, first = sym.detect_linear_equation(term.indices[0], [k])
+        return term.source[first + index] if int(step) else term
+    if is_helper(term):
+        return tirx.call_pure_extern("float32", helper_name(term), _at(term.args[1], k, index))
+    return term if isinstance(term, tirx.FloatImm) else type(term)(_at(term.a, k, index), _at(term.b, k, index))
