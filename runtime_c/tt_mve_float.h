@@ -286,6 +286,30 @@ static inline tt_f32x4 tt_exp_f32x4(tt_f32x4 x)
     return tt_mul_f32x4(tt_mul_f32x4(y, (tt_f32x4)((half + bias) << 23)), (tt_f32x4)((n - half + bias) << 23));
 }
 
+/* Logistic function, as tt_sigmoidf. */
+static inline tt_f32x4 tt_sigmoid_f32x4(tt_f32x4 x)
+{
+    const tt_f32x4 e = tt_exp_f32x4((tt_f32x4)((tt_b32x4)x | tt_all_b32x4(INT32_MIN)));
+    return tt_div_f32x4(tt_pick_f32x4(tt_all_f32x4(0.0f), x, e, tt_all_f32x4(1.0f)), tt_add_all_f32x4(e, 1.0f));
+}
+
+/* Hyperbolic tangent, error < 1.5 ulp. The polynomial of tt_tanhf. */
+static inline tt_f32x4 tt_tanh_f32x4(tt_f32x4 x)
+{
+    const tt_b32x4 sign = (tt_b32x4)x & tt_all_b32x4(INT32_MIN);
+    const tt_f32x4 a = (tt_f32x4)((tt_b32x4)x ^ sign), most = tt_all_f32x4(9.02f);
+    const tt_f32x4 z = tt_mul_f32x4(a, a);
+    tt_f32x4 p = tt_add_all_f32x4(tt_mul_all_f32x4(z, -0.005697401f), 0.020632561f);
+    p = tt_fma_to_all_f32x4(p, z, -0.0537378f);
+    p = tt_fma_to_all_f32x4(p, z, 0.1333142f);
+    p = tt_fma_to_all_f32x4(p, z, -0.3333328f);
+    const tt_f32x4 near = tt_fma_f32x4(a, tt_mul_f32x4(a, z), p), c = tt_pick_f32x4(a, most, most, a); /* NaN stays */
+    const tt_f32x4 e = tt_exp_f32x4(tt_add_f32x4(c, c));
+    const tt_f32x4 part = tt_div_f32x4(tt_all_f32x4(2.0f), tt_add_all_f32x4(e, 1.0f));
+    const tt_f32x4 y = tt_pick_f32x4(tt_all_f32x4(0.625f), a, near, tt_sub_f32x4(tt_all_f32x4(1.0f), part));
+    return (tt_f32x4)((tt_b32x4)y | sign);
+}
+
 /* Error function, error < 1.5 ulp. The polynomials of tt_erff. */
 static inline tt_f32x4 tt_erf_f32x4(tt_f32x4 x)
 {

@@ -195,7 +195,9 @@ unary(
         "x",
         "dy times the slope of HardSwish at x",
         lambda m, dy, x: dy * m.where(x <= -3, 0.0, m.where(x >= 3, 1.0, x * (1 / 3) + 0.5)),
+        LIGHT,
     ),
+    lanes=LIGHT,
 )
 
 
@@ -212,6 +214,7 @@ unary(
     "1 / (1 + exp(-x))",
     lambda m, x: m.sigmoid(x),
     Slope("y", "dy y (1 - y)", lambda _m, dy, y: dy * y * (1 - y), LIGHT),
+    lanes=HEAVY,
     traits=traits("elementwise", "link"),
     bounds=Bounds(0.0, 1.0),
 )
@@ -220,13 +223,15 @@ unary(
     "Hyperbolic tangent.",
     lambda m, x: m.tanh(x),
     Slope("y", "dy (1 - y^2)", lambda _m, dy, y: dy * (1 - y * y), LIGHT),
+    lanes=HEAVY,
     bounds=Bounds(-1.0, 1.0),
 )
 unary(
     "Silu",
     "x sigmoid(x), also called swish.",
     lambda m, x: x * m.sigmoid(x),
-    Slope("x", "dy s (1 + x (1 - s)), s = sigmoid(x)", _silu_grad),
+    Slope("x", "dy s (1 + x (1 - s)), s = sigmoid(x)", _silu_grad, HEAVY),
+    lanes=HEAVY,
 )
 
 _TANH_SCALE, _TANH_CUBIC = math.sqrt(2 / math.pi), 0.044715

@@ -18,7 +18,7 @@ from tinytrain_compile.lower.tir_walk import Tir, children, helper_name, is_call
 
 FLOAT_VECTOR = "tt_f32x4"
 _OPERATIONS = {tirx.Add: "tt_add", tirx.Sub: "tt_sub", tirx.Mul: "tt_mul"}
-_FUNCTIONS = {"tt_expf": "tt_exp_f32x4", "tt_erff": "tt_erf_f32x4"}
+_FUNCTIONS = {f"tt_{name}f": f"tt_{name}_f32x4" for name in ("exp", "erf", "sigmoid", "tanh")}
 _KEPT = "tt_kept_f32x4"
 
 
