@@ -220,9 +220,28 @@ static inline float tt_sqrtf(float x)
 #endif
 }
 
-/* Hyperbolic tangent. Error < 1.5 ulp. fit 2^-27 below 0.625; above, 1 - 2 / (exp(2x) + 1). */
+/* Hyperbolic tangent. Error < 1.5 ulp. fit 2^-27 below 0.625; above, polynomials of quarters of an octave. */
 static inline float tt_tanhf(float x)
 {
+    /* A number in the middle of each quarter, from 0.625 to 9.02, and the coefficients around it. */
+    static const float parts[16][7] = {
+        {0.6874732f, 0.5963563f, 0.6443591f, -0.3842676f, 0.0144578535f, 0.11946291f, -0.078812785f},
+        {0.8123744f, 0.670898f, 0.5498958f, -0.36892408f, 0.064246744f, 0.079935044f, -0.06987973f},
+        {0.9374493f, 0.7340481f, 0.4611733f, -0.33852354f, 0.094833486f, 0.043363262f, -0.06648473f},
+        {1.1253259f, 0.8094135f, 0.3448498f, -0.27912748f, 0.110979125f, 0.0035762377f, -0.032017283f},
+        {1.3747424f, 0.8797685f, 0.2260074f, -0.19883503f, 0.09959322f, -0.021125754f, -0.009519096f},
+        {1.625279f, 0.9253863f, 0.14366017f, -0.13294147f, 0.075138375f, -0.02513554f, 0.0012715291f},
+        {1.8746567f, 0.9540144f, 0.089856476f, -0.085724436f, 0.051832568f, -0.020859152f, 0.0044895695f},
+        {2.2495773f, 0.97800773f, 0.043500863f, -0.042543307f, 0.027109047f, -0.012387519f, 0.00397293f},
+        {2.749523f, 0.991852f, 0.016229663f, -0.016096732f, 0.010554689f, -0.005147216f, 0.001932286f},
+        {3.2493773f, 0.9969939f, 0.006003156f, -0.0059848228f, 0.003966594f, -0.0019780663f, 0.0007614989f},
+        {3.7507064f, 0.998896f, 0.002206777f, -0.0022042233f, 0.0014661916f, -0.0007373453f, 0.00029271314f},
+        {4.5f, 0.9997532f, 0.00049352046f, -0.0004926109f, 0.00032854697f, -0.00017254586f, 6.790717e-05f},
+        {5.5f, 0.9999666f, 6.680499e-05f, -6.669535e-05f, 4.4501558e-05f, -2.3397764e-05f, 9.225234e-06f},
+        {6.5f, 0.99999547f, 9.041334e-06f, -9.026742e-06f, 6.023319e-06f, -3.1673903e-06f, 1.2491414e-06f},
+        {7.5f, 0.9999994f, 1.2236163e-06f, -1.221646e-06f, 8.151802e-07f, -4.2867518e-07f, 1.6906466e-07f},
+        {8.51f, 0.99999994f, 1.6231952e-07f, -1.6203637e-07f, 1.0813213e-07f, -5.6980213e-08f, 2.24598e-08f},
+    };
     const uint32_t size = tt_bits(x) & 0x7fffffffu;
     if (size < 0x3f200000u) { /* 0.625 */
         const float z = x * x;
@@ -232,10 +251,9 @@ static inline float tt_tanhf(float x)
     }
     float y = size > 0x7f800000u ? x : 1.0f; /* NaN stays */
     if (size < 0x411051ecu) { /* 9.02 */
-        const float a = tt_from_bits(size);
-        uint32_t shifted;
-        const float e = tt_exp_part(a + a, &shifted);
-        y = 1.0f - 2.0f / (tt_from_bits(tt_bits(e) + (shifted << 23)) + 1.0f);
+        const float *const part = parts[(size >> 21) - 505u];
+        const float t = tt_from_bits(size) - part[0];
+        y = TT_FMA(t, TT_FMA(t, TT_FMA(t, TT_FMA(t, TT_FMA(t, part[6], part[5]), part[4]), part[3]), part[2]), part[1]);
     }
     return tt_from_bits(tt_bits(y) | (tt_bits(x) & 0x80000000u));
 }

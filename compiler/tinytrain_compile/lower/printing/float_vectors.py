@@ -208,7 +208,9 @@ def _rewritten(node: Stmt) -> Stmt:
     sums = _on_lanes(node)
     if sums is not None or int(node.kind) == VECTORISED:
         return sums or node
-    return tirx.For(node.loop_var, node.min, node.extent, node.kind, _rewritten(node.body), annotations=node.annotations)
+    return tirx.For(
+        node.loop_var, node.min, node.extent, node.kind, _rewritten(node.body), annotations=node.annotations
+    )
 
 
 def _on_lanes(node: tirx.For) -> Stmt | None:
@@ -268,9 +270,7 @@ def _neighbours(term: ir.Expr, k: ir.Var) -> bool:
     if isinstance(term, ir.TensorLoad):
         parts = sym.detect_linear_equation(term.indices[0], [k])
         return len(parts) == 2 and str(parts[0]) in "01"
-    return k in variables(term) and all(
-        k not in variables(part) or _neighbours(part, k) for part in children(term)
-    )
+    return k in variables(term) and all(k not in variables(part) or _neighbours(part, k) for part in children(term))
 
 
 def _at(term: ir.Expr, k: ir.Var, index: ir.Expr) -> ir.Expr:

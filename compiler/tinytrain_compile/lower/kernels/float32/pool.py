@@ -230,7 +230,8 @@ def max_pool(node: Node, of: _Forward) -> KernelSpec:
     """Compute the largest tap that is in the image."""
     attrs, window, x, shape = of.attrs, of.window, of.x, of.shape
     r, s = reduce_axes(*attrs.kernel)
-    lowest = tirx.const(-128, "int8") if operand(node, "x").dtype == "int8" else f32(LOWEST)
+    integer = operand(node, "x").dtype == "int8"
+    lowest = tirx.const(-128, "int8") if integer else f32(LOWEST)
 
     def best(b: Expr, y: Expr, q: Expr, c: Expr) -> Expr:
         row, column, inside = window.pixel((y, q), (r, s))
@@ -238,7 +239,6 @@ def max_pool(node: Node, of: _Forward) -> KernelSpec:
         return te.max(value if inside is None else tirx.if_then_else(inside, value, lowest), [r, s])
 
     acc = te.compute(shape, best, "acc")
-    integer = lowest.dtype == "int8"
     out = te.compute(shape, lambda *i: acc[i] if integer else call("tt_unsigned_zero", acc[i]), "out")
     return KernelSpec([of.given], [out], lambda sch: tile_reduction(sch, channel_tiles(shape[3])))
 
