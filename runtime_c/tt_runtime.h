@@ -223,8 +223,8 @@ static inline float tt_sqrtf(float x)
 /* Hyperbolic tangent. Error < 1.5 ulp. fit 2^-27 below 0.625; above, polynomials of quarters of an octave. */
 static inline float tt_tanhf(float x)
 {
-    /* A number in the middle of each quarter, from 0.625 to 9.02, and the coefficients around it. */
-    static const float parts[16][7] = {
+    /* A number in the middle of each quarter, from 0.625 to 9.02, and the coefficients around it; rows of 32 bytes. */
+    static const float parts[16][8] = {
         {0.6874732f, 0.5963563f, 0.6443591f, -0.3842676f, 0.0144578535f, 0.11946291f, -0.078812785f},
         {0.8123744f, 0.670898f, 0.5498958f, -0.36892408f, 0.064246744f, 0.079935044f, -0.06987973f},
         {0.9374493f, 0.7340481f, 0.4611733f, -0.33852354f, 0.094833486f, 0.043363262f, -0.06648473f},
@@ -249,13 +249,14 @@ static inline float tt_tanhf(float x)
         const float p = TT_FMA(z * z, far, TT_FMA(z, 0.1333142f, -0.3333328f));
         return x * TT_FMA(z, p, 1.0f);
     }
-    float y = size > 0x7f800000u ? x : 1.0f; /* NaN stays */
-    if (size < 0x411051ecu) { /* 9.02 */
-        const float *const part = parts[(size >> 21) - 505u];
-        const float t = tt_from_bits(size) - part[0];
-        y = TT_FMA(t, TT_FMA(t, TT_FMA(t, TT_FMA(t, TT_FMA(t, part[6], part[5]), part[4]), part[3]), part[2]), part[1]);
+    const uint32_t sign = tt_bits(x) & 0x80000000u;
+    if (size >= 0x411051ecu) { /* 9.02; NaN stays */
+        return size > 0x7f800000u ? x : tt_from_bits(0x3f800000u | sign);
     }
-    return tt_from_bits(tt_bits(y) | (tt_bits(x) & 0x80000000u));
+    const float *const part = parts[(int32_t)(size >> 21) - 505];
+    const float t = tt_from_bits(size) - part[0];
+    const float far = TT_FMA(t, TT_FMA(t, TT_FMA(t, part[6], part[5]), part[4]), part[3]);
+    return tt_from_bits(tt_bits(TT_FMA(t, TT_FMA(t, far, part[2]), part[1])) | sign);
 }
 
 /* Error function. Error < 1.5 ulp. fit 2^-31 below 0.92; above, 1 - exp(p(x)) with p = log(erfc). */
