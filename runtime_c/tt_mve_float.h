@@ -165,6 +165,12 @@ static inline tt_f32x4 tt_mul_all_f32x4(tt_f32x4 a, float b)
 #endif
 }
 
+/* x, with 0 for -0. */
+static inline tt_f32x4 tt_unsigned_zero_f32x4(tt_f32x4 x)
+{
+    return tt_add_all_f32x4(x, 0.0f);
+}
+
 /* Lane by lane: denormals are kept. */
 static inline tt_f32x4 tt_div_f32x4(tt_f32x4 a, tt_f32x4 b)
 {

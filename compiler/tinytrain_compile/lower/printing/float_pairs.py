@@ -17,7 +17,7 @@ from tinytrain_compile.lower.left_out import kept_sums
 from tinytrain_compile.lower.printing.c_text import ATOM, Expr, If, Line, Statement, dtype_of, join
 from tinytrain_compile.lower.printing.patterns import moved_run
 from tinytrain_compile.lower.printing.printer import Printer
-from tinytrain_compile.lower.tir_walk import Tir, children, is_call, is_helper
+from tinytrain_compile.lower.tir_walk import Tir, children, is_call
 
 PAIR_TYPE = "tt_float_pair"
 
@@ -164,4 +164,4 @@ def _distance(load: ir.TensorLoad, first: ir.TensorLoad) -> int | None:
 
 
 def _calls(node: Tir) -> bool:
-    return is_helper(node) or any(map(_calls, children(node)))
+    return isinstance(node, ir.Call) or any(map(_calls, children(node)))

@@ -19,6 +19,7 @@ from tinytrain_compile.lower.tir_walk import Tir, children, helper_name, is_call
 FLOAT_VECTOR = "tt_f32x4"
 _OPERATIONS = {tirx.Add: "tt_add", tirx.Sub: "tt_sub", tirx.Mul: "tt_mul"}
 _FUNCTIONS = {f"tt_{name}f": f"tt_{name}_f32x4" for name in ("exp", "erf", "sigmoid", "tanh")}
+_FUNCTIONS["tt_unsigned_zero"] = "tt_unsigned_zero_f32x4"
 _KEPT = "tt_kept_f32x4"
 
 
@@ -114,6 +115,10 @@ class FloatVectorPrinter(IntVectorPrinter):
             return super()._compound(node)
         if isinstance(node, tirx.Select):
             return self._chosen(node)
+        if isinstance(node, tirx.Max):
+            return self._largest(node.a, node.b)
+        if isinstance(node, tirx.Div):
+            return _lanes(f"tt_div_f32x4({self._vector(node.a)}, {self._vector(node.b)})")
         if is_helper(node):
             return self._called(node)
         fused = self._fused(node)
@@ -155,6 +160,12 @@ class FloatVectorPrinter(IntVectorPrinter):
             return _lanes(f"tt_fma_all_f32x4({_four(c)}, {a.text}, {b.text})")
         return super()._sum(addend, term, whole)
 
+    def _largest(self, left: ir.Expr, right: ir.Expr, sign: str = ">") -> Expr:
+        if self._lane is None or dtype_of(left) != "float32":
+            return super()._largest(left, right, sign)
+        a, b = self._vector(left), self._vector(right)
+        return _lanes(f"tt_pick_f32x4({b}, {a}, {b}, {a})")
+
     def _chosen(self, node: tirx.Select) -> Expr:
         yes, no = _four(self._expr(node.true_value)), _four(self._expr(node.false_value))
         return _lanes(self._picked(node.condition, yes, no))
@@ -186,7 +197,7 @@ def _four(expr: Expr) -> str:
 
 
 def _calls(node: Tir) -> bool:
-    return is_helper(node) or any(map(_calls, children(node)))
+    return isinstance(node, ir.Call) or any(map(_calls, children(node)))
 
 
 # ---- sums on lanes ---------------------------------------------------------------------------------------------------
@@ -235,9 +246,8 @@ def _on_lanes(node: tirx.For) -> Stmt | None:
         return tirx.BufferStore(sums, tirx.Add(sums[lane], _at(inner.value.b, k, index)), [lane])
 
     nest: Stmt = tirx.For(turn, 0, whole, tirx.ForKind.SERIAL, lanes(added(turn * LANES + lane)))
-    if int(count) % LANES:
-        last = whole * LANES + lane
-        nest = tirx.SeqStmt([nest, lanes(tirx.IfThenElse(last < count, added(last), None))])
+    if rest := int(count) % LANES:
+        nest = tirx.SeqStmt([nest, tirx.For(k, whole * LANES, rest, tirx.ForKind.SERIAL, inner)])
     for each in reversed(outer):
         nest = tirx.For(each.loop_var, each.min, each.extent, tirx.ForKind.SERIAL, nest)
     total = sums[0] + sums[1] + sums[2] + sums[3]

@@ -11,11 +11,13 @@ from tvm.ir import Expr, Var
 from tvm.tirx import Buffer, IterVar, Stmt
 
 from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.intrinsics.lanes import LANES
 from tinytrain_compile.lower.kernels.base import (
     Elements,
     Index,
     KernelSpec,
     MapShape,
+    Schedule,
     both,
     call,
     call_int,
@@ -161,6 +163,7 @@ Helper = Callable[[PoolAttrs, tuple[int, int]], "tuple[str, tuple[float, ...]] |
 class _Forward:
     """A forward pool. x: the image under the windows; given: its placeholder; shape: of the result."""
 
+    context: KernelContext
     attrs: PoolAttrs
     window: PoolWindow
     x: Elements
@@ -179,13 +182,13 @@ def _kernel(
             helper = helpers(attrs, image_hw)
             if helper is not None and (spec := _in_one_call(node, context, helper, attrs, [x])):
                 return spec
-            return rule(node, _Forward(attrs, PoolWindow(attrs, image_hw), x, x, map_shape(node.outputs[0])))
+            return rule(node, _Forward(context, attrs, PoolWindow(attrs, image_hw), x, x, map_shape(node.outputs[0])))
 
-        def of_rows(node: Node, _context: KernelContext, count: Var) -> RowBlockSpec:
+        def of_rows(node: Node, context: KernelContext, count: Var) -> RowBlockSpec:
             (attrs, image_hw), image = _window(node), RowImage(operand(node, "x"))
             _, rows, width, channels = map_shape(node.outputs[0])
             window = RowWindow(attrs, image_hw, image)
-            spec = rule(node, _Forward(attrs, window, image, image.flat, (1, count, width, channels)))
+            spec = rule(node, _Forward(context, attrs, window, image, image.flat, (1, count, width, channels)))
             reach = (attrs.kernel[0] - 1) * attrs.dilations[0] + 1
             windows = windows_of(rows, image_hw[0], reach, attrs.strides[0], attrs.pads[0])
             return RowBlockSpec(with_table(spec, image.row_at), count, (0,), rows, windows)
@@ -207,7 +210,7 @@ def _in_one_call(
     windows, (name, numbers) = call_int("tt_windows_of", *(i32(number) for number in geometry)), helper
     if name != "tt_max_pool_grad":
         fpv5 = name == "tt_max_pool" and context.isa.fpv5
-        name += "_f32x4" if context.uses_float_vectors else "_fpv5" if fpv5 else ""
+        name += "_f32x4" if _on_vectors(context, image.shape[3]) else "_fpv5" if fpv5 else ""
 
     def body(out: Buffer, given: Sequence[Buffer]) -> Stmt:
         return called(name, first(out), *map(first, given), *map(f32, numbers), windows)
@@ -225,6 +228,17 @@ def channel_tiles(channels: int) -> dict[int, int]:
     return {3: best_tile(channels, CHANNEL_TILE)}
 
 
+def _on_vectors(context: KernelContext, channels: int) -> bool:
+    return context.uses_float_vectors and channels >= LANES
+
+
+def _schedule(context: KernelContext, channels: int) -> Schedule:
+    """Return the schedule of a forward pool: a row of a map has the bits that the whole map has (tt_pool.h)."""
+    if _on_vectors(context, channels):
+        return lambda sch: tile_reduction(sch, {3: LANES}, lanes=3)
+    return lambda sch: tile_reduction(sch, channel_tiles(channels))
+
+
 @_kernel("MaxPool", lambda _attrs, _hw: ("tt_max_pool", ()))
 def max_pool(node: Node, of: _Forward) -> KernelSpec:
     """Compute the largest tap that is in the image."""
@@ -240,7 +254,9 @@ def max_pool(node: Node, of: _Forward) -> KernelSpec:
 
     acc = te.compute(shape, best, "acc")
     out = te.compute(shape, lambda *i: acc[i] if integer else call("tt_unsigned_zero", acc[i]), "out")
-    return KernelSpec([of.given], [out], lambda sch: tile_reduction(sch, channel_tiles(shape[3])))
+    if integer:
+        return KernelSpec([of.given], [out], lambda sch: tile_reduction(sch, channel_tiles(shape[3])))
+    return KernelSpec([of.given], [out], _schedule(of.context, shape[3]))
 
 
 def _first_largest(lowest: Expr) -> Callable[[tuple[Expr, ...], Sequence[IterVar]], tuple[Expr, ...]]:
@@ -345,7 +361,7 @@ def average_pool(_node: Node, of: _Forward) -> KernelSpec:
 
     acc = te.compute(shape, term, "acc")
     out = te.compute(shape, lambda b, y, q, c: window.mean(acc[b, y, q, c], (y, q)), "out")
-    return KernelSpec([of.given], [out], lambda sch: tile_reduction(sch, channel_tiles(shape[3])))
+    return KernelSpec([of.given], [out], _schedule(of.context, shape[3]))
 
 
 @kernel("AveragePoolGrad")
