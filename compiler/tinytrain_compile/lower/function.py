@@ -18,7 +18,7 @@ from tvm.tirx import transform as flat
 from tinytrain_compile.lower.kernels import KernelContext, KernelSpec
 from tinytrain_compile.lower.names import LoopNames, loop_names
 from tinytrain_compile.lower.printing.float_pairs import PairPrinter
-from tinytrain_compile.lower.printing.float_vectors import FloatVectorPrinter
+from tinytrain_compile.lower.printing.float_vectors import FloatVectorPrinter, sums_on_lanes
 from tinytrain_compile.lower.printing.int_vectors import IntVectorPrinter
 from tinytrain_compile.lower.printing.printer import Printer
 
@@ -55,13 +55,15 @@ def lower_schedule(schedule: s_tir.Schedule) -> PrimFunc:
         return _pipeline()(schedule.mod)["main"]
 
 
-def lower_spec(spec: KernelSpec) -> tuple[PrimFunc, list[int], LoopNames]:
+def lower_spec(spec: KernelSpec, context: KernelContext) -> tuple[PrimFunc, list[int], LoopNames]:
     """Return (lowered TIR function, the node's outputs that it computes: its last parameters, names of loops)."""
     outputs = {i: tensor for i, tensor in enumerate(spec.outputs) if tensor is not None}
     function = te.create_prim_func([*spec.inputs, *outputs.values()])
     schedule = s_tir.Schedule(tvm.IRModule({"main": function}))
     spec.schedule(schedule)
-    return lower_schedule(schedule), list(outputs), loop_names(schedule.mod["main"])
+    lowered = lower_schedule(schedule)
+    lowered = sums_on_lanes(lowered) if context.uses_float_vectors else lowered
+    return lowered, list(outputs), loop_names(schedule.mod["main"])
 
 
 def printer_of(context: KernelContext) -> type[Printer]:

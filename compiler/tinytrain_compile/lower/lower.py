@@ -20,7 +20,6 @@ from tinytrain_compile.lower.kernels import (
     kernel_spec,
 )
 from tinytrain_compile.lower.names import name_kernels
-from tinytrain_compile.lower.printing.float_vectors import sums_on_lanes
 from tinytrain_compile.lower.printing.printer import Parameter, Printer
 from tinytrain_compile.lower.streams.driver import stream_kernel
 from tinytrain_compile.lower.turns import cut_open
@@ -137,8 +136,7 @@ def lower_node(
         return stream_kernel(node, name, context, fuse_multiply_add, lower_node)
     definition = op_def(node.op)
     spec = kernel_spec(node, context)
-    lowered, computed, loops = lower_spec(spec)
-    lowered = sums_on_lanes(lowered) if context.uses_float_vectors else lowered
+    lowered, computed, loops = lower_spec(spec, context)
     count, shared = len(node.inputs), _shared(node)
     labels = parameter_names(node)
     indices = [*range(count), *(count + out for out in computed)]  # among all inputs and outputs of the node

@@ -195,7 +195,6 @@ unary(
         "x",
         "dy times the slope of HardSwish at x",
         lambda m, dy, x: dy * m.where(x <= -3, 0.0, m.where(x >= 3, 1.0, x * (1 / 3) + 0.5)),
-        LIGHT,
     ),
     lanes=LIGHT,
 )

@@ -67,8 +67,7 @@ class PairPrinter(Printer):
         return found + self._paired(run)
 
     def _moves(self, body: Stmt) -> bool:
-        light = isinstance(body, tirx.BufferStore) and str(body.buffer.dtype) == "float32" and not _calls(body)
-        return super()._moves(body) or (self._unroll_moves and light)
+        return super()._moves(body) or (self._unroll_moves and _is_light(body))
 
     def _parts(self, item: Stmt) -> tuple[tirx.BufferStore, tirx.Mul, str] | None:
         """Return (statement, product, text of its condition) of a statement that adds to a register's sum."""
@@ -161,6 +160,11 @@ def _distance(load: ir.TensorLoad, first: ir.TensorLoad) -> int | None:
     """Return the number of elements from one load to another, if it is the same in every turn of every loop."""
     found = sym.Analyzer().simplify(load.indices[0] - first.indices[0])
     return int(found) if isinstance(found, tirx.IntImm) else None
+
+
+def _is_light(body: Stmt) -> bool:
+    """Tell whether a loop's body is a float32 statement without calls: several turns then share the loop's end."""
+    return isinstance(body, tirx.BufferStore) and str(body.buffer.dtype) == "float32" and not _calls(body)
 
 
 def _calls(node: Tir) -> bool:

@@ -63,7 +63,7 @@ def lower_rows(node: Node, name: str, context: KernelContext, fused: bool = True
     """
     block = row_block_spec(node, context)
     spec, count = block.kernel, len(node.inputs)
-    lowered, computed, loops = lower_spec(spec)
+    lowered, computed, loops = lower_spec(spec, context)
     names = parameter_names(node)
     extra = [TABLE] * (len(spec.inputs) - count)
     given = [*names[:count], *extra, *(names[count + i] for i in computed)]
