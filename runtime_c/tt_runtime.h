@@ -243,7 +243,7 @@ static inline float tt_tanhf(float x)
         {8.51f, 0.99999994f, 1.6231952e-07f, -1.6203637e-07f, 1.0813213e-07f, -5.6980213e-08f, 2.24598e-08f},
     };
     const uint32_t size = tt_bits(x) & 0x7fffffffu;
-    if (size < 0x3f200000u) { /* 0.625 */
+    if (!TT_LIKELY(size >= 0x3f200000u)) { /* 0.625 */
         const float z = x * x;
         const float far = TT_FMA(z * z, -0.005697401f, TT_FMA(z, 0.020632561f, -0.0537378f));
         const float p = TT_FMA(z * z, far, TT_FMA(z, 0.1333142f, -0.3333328f));
