@@ -106,17 +106,17 @@ def adam(rng: Rng) -> Case:
 
 # fmt: off
 KERNELS = (
-    Beside("softmax 64x64", of("Softmax", 64, 64, attrs=AxisAttrs(1)), (243_042, 250_466, 181_585), (484_622, 460_046, 294_552)),
-    Beside("softmax 1x1000", of("Softmax", 1, 1000, attrs=AxisAttrs(1)), (59_055, 61_045, 43_785), (118_031, 112_031, 68_299)),
-    Beside("softmax grad 64x64", of("SoftmaxGrad", 64, 64, attrs=AxisAttrs(1), operands=2), (50_053, 50_053, 24_986), (49_993, 49_993, 28_805)),
-    Beside("layer norm 32x64", of("Normalize", 32, 64, attrs=NormalizeAttrs((1,), 1e-5)), (31_273, 31_273, 9_196), (38_974, 38_936, 26_679)),
-    Beside("layer norm grad 32x64", normalised_grad((32, 64), (1,)), (29_191, 29_191, 16_409), (37_417, 37_417, 21_864)),
-    Beside("group norm 64x4x8", of("Normalize", 1, 64, 4, 8, attrs=NormalizeAttrs((1, 3), 1e-5)), (21_082, 21_082, 14_718), (35_331, 35_330, 22_288)),
-    Beside("group norm grad 64x4x8", normalised_grad((1, 64, 4, 8), (1, 3)), (22_859, 22_859, 14_166), (41_552, 41_552, 22_893)),
+    Beside("softmax 64x64", of("Softmax", 64, 64, attrs=AxisAttrs(1)), (243_042, 250_466, 181_585), (484_622, 460_046, 294_552)),  # noqa: E501
+    Beside("softmax 1x1000", of("Softmax", 1, 1000, attrs=AxisAttrs(1)), (59_055, 61_045, 43_785), (118_031, 112_031, 68_299)),  # noqa: E501
+    Beside("softmax grad 64x64", of("SoftmaxGrad", 64, 64, attrs=AxisAttrs(1), operands=2), (50_053, 50_053, 24_986), (49_993, 49_993, 28_805)),  # noqa: E501
+    Beside("layer norm 32x64", of("Normalize", 32, 64, attrs=NormalizeAttrs((1,), 1e-5)), (31_273, 31_273, 9_196), (38_974, 38_936, 26_679)),  # noqa: E501
+    Beside("layer norm grad 32x64", normalised_grad((32, 64), (1,)), (29_191, 29_191, 16_409), (37_417, 37_417, 21_864)),  # noqa: E501
+    Beside("group norm 64x4x8", of("Normalize", 1, 64, 4, 8, attrs=NormalizeAttrs((1, 3), 1e-5)), (21_082, 21_082, 14_718), (35_331, 35_330, 22_288)),  # noqa: E501
+    Beside("group norm grad 64x4x8", normalised_grad((1, 64, 4, 8), (1, 3)), (22_859, 22_859, 14_166), (41_552, 41_552, 22_893)),  # noqa: E501
     Beside("exp 1024", of("Exp", 1024), (75_079, 75_079, 40_965), (55_309, 52_237, 8_723)),
     Beside("sigmoid 1024", of("Sigmoid", 1024, scale=3.0), (54_305, 53_785, 44_040), (67_596, 64_524, 64_524)),
     Beside("tanh 1024", of("Tanh", 1024, scale=2.0), (26_537, 25_512, 25_512), (62_946, 60_645, 60_647)),
-    Beside("gelu 1024", of("Gelu", 1024, attrs=GeluAttrs(), scale=3.0), (108_103, 108_103, 95_393), (71_013, 69_453, 26_416)),
+    Beside("gelu 1024", of("Gelu", 1024, attrs=GeluAttrs(), scale=3.0), (108_103, 108_103, 95_393), (71_013, 69_453, 26_416)),  # noqa: E501
     Beside("silu 1024", of("Silu", 1024, scale=3.0), (78_112, 78_112, 44_040), (68_620, 65_548, 65_548)),
     Beside("hard swish 1024", of("HardSwish", 1024, scale=3.0), (9_223, 15_367, 2_063), (13_100, 13_100, 13_100)),
     Beside("clip 4096", of("Clip", 4096, attrs=ClipAttrs(0, 6), scale=3.0), (24_581, 49_157, 0), (36_934, 39_015, 0)),
@@ -125,7 +125,7 @@ KERNELS = (
     Beside("mul 64x64 by channel", by_channel, (25_030, 25_030, 0), (25_094, 25_094, 0)),
     Beside("max pool 2x2 16x16x16", pool("MaxPool", 16, 16, HALVES), (8_584, 18_190, 0), (30_866, 30_866, 0)),
     Beside("max pool grad 2x2 16x16x16", max_pool_grad, (15_784, 15_784, 0), (30_375, 40_615, 0)),
-    Beside("average pool 3x3 s2 15x15x20", pool("AveragePool", 15, 20, THREES), (21_696, 21_696, 0), (30_770, 30_770, 0)),
+    Beside("average pool 3x3 s2 15x15x20", pool("AveragePool", 15, 20, THREES), (21_696, 21_696, 0), (30_770, 30_770, 0)),  # noqa: E501
     Beside("average pool grad 3x3 s2 15x15x20", average_pool_grad, (38_426, 38_426, 0), (56_428, 55_183, 0)),
     Beside("momentum update 4096", momentum, (36_868, 36_868, 0), (40_964, 40_964, 0)),
     Beside("adam update 4096", adam, (81_937, 81_937, 0), (1_075_039, 1_071_169, 0)),

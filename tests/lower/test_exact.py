@@ -164,7 +164,10 @@ ROUNDED = [form for form in FUSED if attrs_of(cases_of(form, 1)[0].node(), Fused
 @pytest.mark.parametrize("op", COMPUTED)
 def test_a_fused_multiply_add_is_noticed(op: str, tmp_path: Path) -> None:
     cases = all_cases(op)
-    fuses = [bool(re.search(r"TT_FMA|tt_fma_|tt_(exp|tanh|sigmoid|erf|pow)f\(", _source(case, True, fuse=True))) for case in cases]
+    fuses = [
+        bool(re.search(r"TT_FMA|tt_fma_|tt_(exp|tanh|sigmoid|erf|pow)f\(", _source(case, True, fuse=True)))
+        for case in cases
+    ]
     if not any(fuses):  # nothing fused is nothing else than what the tests above have run
         assert not any(operator_of(op).macs(case.node()) for case in cases), "multiply-accumulates that are not fused"
         return

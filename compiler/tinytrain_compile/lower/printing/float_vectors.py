@@ -212,82 +212,74 @@ def sums_on_lanes(function: PrimFunc) -> PrimFunc:
 def _rewritten(node: Stmt) -> Stmt:
     if isinstance(node, tirx.SeqStmt):
         return tirx.SeqStmt([_rewritten(part) for part in node.seq])
-    if isinstance(node, tirx.AttrStmt):
-        return tirx.AttrStmt(node.node, node.attr_key, node.value, _rewritten(node.body))
-    if not isinstance(node, tirx.For):
+    if not isinstance(node, tirx.For) or int(node.kind) != tirx.ForKind.SERIAL:
         return node
-    sums = _on_lanes(node)
-    if sums is not None or int(node.kind) == VECTORISED:
-        return sums or node
-    return tirx.For(
-        node.loop_var, node.min, node.extent, node.kind, _rewritten(node.body), annotations=node.annotations
-    )
+    return _on_lanes(node) or tirx.For(node.loop_var, node.min, node.extent, node.kind, _rewritten(node.body))
 
 
 def _on_lanes(node: tirx.For) -> Stmt | None:
+    """Return the loops of a sum with four sums instead; None for other loops."""
     loops, inner = [node], node.body
     while isinstance(inner, tirx.For):
         loops.append(inner)
         inner = inner.body
     *outer, loop = loops
-    if not _is_sum(inner) or any(int(each.kind) != tirx.ForKind.SERIAL for each in loops) or str(loop.min) != "0":
+    if any(int(each.kind) != tirx.ForKind.SERIAL for each in loops) or not isinstance(inner, tirx.BufferStore):
         return None
-    k, count = loop.loop_var, loop.extent
-    if not isinstance(count, tirx.IntImm) or int(count) < 2 * LANES or not _neighbours(inner.value.b, k):
+    k, count, term = loop.loop_var, loop.extent, _added(inner)
+    if term is None or str(loop.min) != "0" or not isinstance(count, tirx.IntImm) or int(count) < 2 * LANES:
         return None
-    target, whole = inner.buffer, int(count) // LANES
-    sums = tirx.decl_buffer((LANES,), "float32", f"{target.name}_lanes", scope="local")
+    if k not in variables(term) or not _has_neighbours(term, k):
+        return None
+    whole, rest = divmod(int(count), LANES)
+    sums = tirx.decl_buffer((LANES,), "float32", f"{inner.buffer.name}_lanes", scope="local")
     lane, turn = ir.Var(f"{k.name}_lane", "int32"), ir.Var(k.name, "int32")
 
-    def lanes(body: Stmt) -> Stmt:
-        return tirx.For(lane, 0, LANES, tirx.ForKind.VECTORIZED, body)
+    def on_lanes(value: ir.Expr) -> Stmt:
+        return tirx.For(lane, 0, LANES, tirx.ForKind.VECTORIZED, tirx.BufferStore(sums, value, [lane]))
 
-    def added(index: ir.Expr) -> Stmt:
-        return tirx.BufferStore(sums, tirx.Add(sums[lane], _at(inner.value.b, k, index)), [lane])
-
-    nest: Stmt = tirx.For(turn, 0, whole, tirx.ForKind.SERIAL, lanes(added(turn * LANES + lane)))
-    if rest := int(count) % LANES:
+    more = tirx.Add(sums[(lane,)], _at(term, k, turn * LANES + lane))
+    nest: Stmt = tirx.For(turn, 0, whole, tirx.ForKind.SERIAL, on_lanes(more))
+    if rest:
         nest = tirx.SeqStmt([nest, tirx.For(k, whole * LANES, rest, tirx.ForKind.SERIAL, inner)])
     for each in reversed(outer):
         nest = tirx.For(each.loop_var, each.min, each.extent, tirx.ForKind.SERIAL, nest)
-    total = sums[0] + sums[1] + sums[2] + sums[3]
-    end = tirx.BufferStore(target, inner.value.a + total, inner.indices)
-    zero = lanes(tirx.BufferStore(sums, tirx.const(0, "float32"), [lane]))
-    return tirx.SeqStmt([tirx.AllocBuffer(sums), zero, nest, end])
+    total = sums[(0,)] + sums[(1,)] + sums[(2,)] + sums[(3,)]
+    end = tirx.BufferStore(inner.buffer, inner.buffer[tuple(inner.indices)] + total, inner.indices)
+    return tirx.SeqStmt([tirx.AllocBuffer(sums), on_lanes(tirx.const(0, "float32")), nest, end])
 
 
-def _is_sum(node: Tir) -> bool:
-    """Tell whether a statement adds to one number in a register."""
-    if not isinstance(node, tirx.BufferStore) or str(node.buffer.dtype) != "float32" or node.buffer.scope() != "local":
-        return False
-    value = node.value
-    return (
-        isinstance(value, tirx.Add)
-        and isinstance(value.a, ir.TensorLoad)
-        and value.a.source.same_as(node.buffer)
-        and not variables(node.indices[0])
-        and str(value.a.indices[0]) == str(node.indices[0])
-    )
+def _added(store: tirx.BufferStore) -> ir.Expr | None:
+    """Return what a statement adds to one number in a register; None for other statements."""
+    value, place = store.value, store.indices[0]
+    if str(store.buffer.dtype) != "float32" or store.buffer.scope() != "local" or not isinstance(value, tirx.Add):
+        return None
+    sums = value.a
+    same = isinstance(sums, ir.TensorLoad) and sums.source.same_as(store.buffer) and str(sums.indices[0]) == str(place)
+    return value.b if same and isinstance(place, tirx.IntImm) else None
 
 
-def _neighbours(term: ir.Expr, k: ir.Var) -> bool:
-    """Tell whether a term can be computed for neighbours along k, and differs for them."""
-    kinds = (tirx.Add, tirx.Sub, tirx.Mul, tirx.FloatImm, ir.TensorLoad)
-    if is_helper(term):
-        return helper_name(term) in _FUNCTIONS and _neighbours(term.args[1], k)
-    if not isinstance(term, kinds) or dtype_of(term) != "float32":
-        return False
+def _has_neighbours(term: ir.Expr, k: ir.Var) -> bool:
+    """Tell whether a term can be computed for four values of k at once."""
+    if k not in variables(term):
+        return dtype_of(term) == "float32"
     if isinstance(term, ir.TensorLoad):
         parts = sym.detect_linear_equation(term.indices[0], [k])
-        return len(parts) == 2 and str(parts[0]) in "01"
-    return k in variables(term) and all(k not in variables(part) or _neighbours(part, k) for part in children(term))
+        return str(term.source.dtype) == "float32" and len(parts) == 2 and str(parts[0]) == "1"
+    if is_helper(term):
+        return helper_name(term) in _FUNCTIONS and _has_neighbours(term.args[1], k)
+    parts = (term.a, term.b) if isinstance(term, tirx.Add | tirx.Sub | tirx.Mul) else ()
+    return len(parts) > 0 and all(_has_neighbours(part, k) for part in parts)
 
 
 def _at(term: ir.Expr, k: ir.Var, index: ir.Expr) -> ir.Expr:
-    """Return a term for another value of k."""
+    """Return such a term for another value of k."""
+    if k not in variables(term):
+        return term
     if isinstance(term, ir.TensorLoad):
-        step, first = sym.detect_linear_equation(term.indices[0], [k])
-        return term.source[first + index] if int(step) else term
+        first = sym.detect_linear_equation(term.indices[0], [k])[1]
+        return term.source[(first + index,)]
     if is_helper(term):
         return tirx.call_pure_extern("float32", helper_name(term), _at(term.args[1], k, index))
-    return term if isinstance(term, tirx.FloatImm) else type(term)(_at(term.a, k, index), _at(term.b, k, index))
+    assert isinstance(term, tirx.Add | tirx.Sub | tirx.Mul)
+    return type(term)(_at(term.a, k, index), _at(term.b, k, index))

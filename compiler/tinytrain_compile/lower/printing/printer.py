@@ -401,7 +401,7 @@ class Printer:
         return self._infix(BINARY["Add"], addend, term)
 
     def _largest(self, left: ir.Expr, right: ir.Expr, sign: str = ">") -> Expr:
-        """Return the larger (or smaller) one; of a sum's two it is the first unless the second is larger, so not NaN."""
+        """Return the larger (or smaller) one: the first, unless the second is. So a running maximum takes no NaN."""
         a, b = self._expr(left), self._expr(right)
         return join(f"{b.at(10)} {sign} {a.at(10)} ? {b.at(3)} : {a.at(3)}", TERNARY, (a, b))
 

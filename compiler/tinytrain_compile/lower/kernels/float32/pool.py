@@ -202,7 +202,7 @@ def _kernel(
 def _in_one_call(
     node: Node, context: KernelContext, helper: tuple[str, tuple[float, ...]], pool: PoolAttrs, inputs: list[te.Tensor]
 ) -> KernelSpec | None:
-    """Return the kernel of a whole float32 map that is one call of a helper (tt_pool.h); None if there are dilations."""
+    """Return the kernel of a whole float32 map that is one call (tt_pool.h); None if there are dilations."""
     if pool.dilations != (1, 1) or node.outputs[0].dtype != "float32" or context.style.small:
         return None
     image = operand(node, "x") if "x" in operands(node) else node.outputs[0]
