@@ -76,7 +76,7 @@ static inline TT_ALWAYS tt_span tt_windows_over(int32_t place, int32_t taps, int
                          TT_POOL_VALUES_##size(TT_POOL_EACH_##size, each) \
                          "subs %[s], %[s], #1\n\tbne 2b\n\tadd %[row], %[row], %[pitch]\n\tsubs %[r], %[r], #1\n\tbne 1b\n\tvmov s16, %[n]\n\t" \
                          TT_POOL_NUMBER_##size(TT_POOL_EACH_##size, end) "vstmia %[to]!, {" sums "}" \
-                         : [to] "+r"(to), [row] "+r"(row), [r] "+r"(r), [at] "=&r"(at), [s] "=&r"(s) \
+                         : [to] "+&r"(to), [row] "+&r"(row), [r] "+&r"(r), [at] "=&r"(at), [s] "=&r"(s) \
                          : [columns] "r"(columns), [pitch] "r"(4 * pitch), [step] "r"(4 * step), [start] "r"(start), [n] "r"(n) \
                          : "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "s12", "s13", "s14", \
                          "s15", "s16", "s17", "s18", "s19", "s20", "s21", "s22", "s23", "s24", "s25", "s26", "s27", "s28", \
@@ -185,7 +185,7 @@ static inline TT_ALWAYS void tt_clear_floats(float *x, int32_t count)
     if (count >= 8) {
         __asm__ volatile(TT_POOL_VALUES_8(TT_POOL_EACH_8, TT_POOL_BEGUN_ASM) "1:\n\tvstmia %[x]!, {s0-s7}\n\t"
                          "subs %[count], %[count], #8\n\tcmp %[count], #8\n\tbge 1b"
-                         : [x] "+r"(x), [count] "+r"(count)
+                         : [x] "+&r"(x), [count] "+&r"(count)
                          : [start] "r"(0)
                          : "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "cc", "memory");
     }

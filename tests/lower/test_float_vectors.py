@@ -31,6 +31,20 @@ PLANTED = (
     ("Clip", "tt_all_f32x4(", "tt_all_f32x4(1.0f + "),
     ("GeluGrad", "tt_erf_f32x4(", "tt_exp_f32x4("),
 )
+TINY = (
+    "Gemm",
+    "ConvGradWeight",
+    "Mul",
+    "Clip",
+    "ClipMask",
+    "Exp",
+    "Tanh",
+    "Sigmoid",
+    "MaxPool",
+    "AveragePool",
+    "Normalize",
+)
+"""Operators whose kernels get denormals too."""
 INF = float("inf")
 PARTS = 6
 """Tests that share the operators on vectors."""
@@ -96,7 +110,7 @@ def _tiny(case: Case) -> Case:
 def test_the_core_gives_the_bytes_of_the_plain_c(tmp_path: Path) -> None:
     """Denormals included, which count as 0 on vectors and nowhere else."""
     cases = [case for op in _on_vectors() for case in _cases(op)]
-    cases += [_tiny(case) for op in ("Gemm", "ConvGradWeight", "Mul", "Clip", "ClipMask", "Exp") for case in _cases(op)]
+    cases += [_tiny(case) for op in TINY for case in _cases(op)]
     built = _built(cases, tmp_path)
     for item, equal in zip(built, on_board(built, "cortex-m55"), strict=True):
         assert equal, f"{item.case}\n{item.kernel.source}"
