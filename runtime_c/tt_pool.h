@@ -52,7 +52,7 @@ static inline TT_ALWAYS tt_span tt_windows_over(int32_t place, int32_t taps, int
 #define TT_POOL_ADDED_ASM(a, v) "vadd.f32 s" #a ", s" #a ", s" #v "\n\t"
 #define TT_POOL_SCALED_ASM(a, n) "vmul.f32 s" #a ", s" #a ", s" #n "\n\t"
 #define TT_POOL_DIVIDED_ASM(a, n) "vdiv.f32 s" #a ", s" #a ", s" #n "\n\t"
-#define TT_POOL_BEGUN_ASM(a, v) "vmov s" #a ", %[start]\n\t"
+#define TT_POOL_BEGUN_ASM(pair, v) "vmov d" #pair ", %[start], %[start]\n\t"
 #define TT_POOL_EACH_4(of, v0, v1, v2, v3) of(0, v0) of(1, v1) of(2, v2) of(3, v3)
 #define TT_POOL_EACH_8(of, v0, v1, v2, v3, ...) TT_POOL_EACH_4(of, v0, v1, v2, v3) TT_POOL_LAST_4(of, __VA_ARGS__)
 #define TT_POOL_LAST_4(of, v4, v5, v6, v7) of(4, v4) of(5, v5) of(6, v6) of(7, v7)
@@ -63,21 +63,23 @@ static inline TT_ALWAYS tt_span tt_windows_over(int32_t place, int32_t taps, int
 #define TT_POOL_VALUES_4(step, of) step(of, 16, 17, 18, 19)
 #define TT_POOL_VALUES_8(step, of) step(of, 16, 17, 18, 19, 20, 21, 22, 23)
 #define TT_POOL_VALUES_16(step, of) step(of, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31)
+#define TT_POOL_BEGIN_4 TT_POOL_BEGUN_ASM(0, ) TT_POOL_BEGUN_ASM(1, )
+#define TT_POOL_BEGIN_8 TT_POOL_VALUES_4(TT_POOL_EACH_4, TT_POOL_BEGUN_ASM)
+#define TT_POOL_BEGIN_16 TT_POOL_VALUES_8(TT_POOL_EACH_8, TT_POOL_BEGUN_ASM)
 #define TT_POOL_NUMBER_4(step, of) step(of, 16, 16, 16, 16)
 #define TT_POOL_NUMBER_8(step, of) step(of, 16, 16, 16, 16, 16, 16, 16, 16)
 #define TT_POOL_NUMBER_16(step, of) step(of, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16)
 #define TT_POOL_BLOCKS(size, sums, values, each, end) \
     for (; channels >= size; channels -= size, from += size) { \
-        const float *row = from, *at; \
+        const float *at = from; \
         int32_t r = rows, s; \
-        __asm__ volatile(TT_POOL_VALUES_##size(TT_POOL_EACH_##size, TT_POOL_BEGUN_ASM) \
-                         "1:\n\tmov %[at], %[row]\n\tmov %[s], %[columns]\n\t" \
+        __asm__ volatile(TT_POOL_BEGIN_##size "1:\n\tmov %[s], %[columns]\n\t" \
                          "2:\n\tvldmia %[at], {" values "}\n\tadd %[at], %[at], %[step]\n\t" \
                          TT_POOL_VALUES_##size(TT_POOL_EACH_##size, each) \
-                         "subs %[s], %[s], #1\n\tbne 2b\n\tadd %[row], %[row], %[pitch]\n\tsubs %[r], %[r], #1\n\tbne 1b\n\tvmov s16, %[n]\n\t" \
+                         "subs %[s], %[s], #1\n\tbne 2b\n\tadd %[at], %[at], %[next]\n\tsubs %[r], %[r], #1\n\tbne 1b\n\tvmov s16, %[n]\n\t" \
                          TT_POOL_NUMBER_##size(TT_POOL_EACH_##size, end) "vstmia %[to]!, {" sums "}" \
-                         : [to] "+&r"(to), [row] "+&r"(row), [r] "+&r"(r), [at] "=&r"(at), [s] "=&r"(s) \
-                         : [columns] "r"(columns), [pitch] "r"(4 * pitch), [step] "r"(4 * step), [start] "r"(start), [n] "r"(n) \
+                         : [to] "+&r"(to), [at] "+&r"(at), [r] "+&r"(r), [s] "=&r"(s) \
+                         : [columns] "r"(columns), [next] "r"(4 * (pitch - columns * step)), [step] "r"(4 * step), [start] "r"(start), [n] "r"(n) \
                          : "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "s12", "s13", "s14", \
                          "s15", "s16", "s17", "s18", "s19", "s20", "s21", "s22", "s23", "s24", "s25", "s26", "s27", "s28", \
                          "s29", "s30", "s31", "cc", "memory"); \
@@ -183,7 +185,7 @@ static inline TT_ALWAYS void tt_clear_floats(float *x, int32_t count)
 {
 #ifdef TT_POOL_BEGUN_ASM
     if (count >= 8) {
-        __asm__ volatile(TT_POOL_VALUES_8(TT_POOL_EACH_8, TT_POOL_BEGUN_ASM) "1:\n\tvstmia %[x]!, {s0-s7}\n\t"
+        __asm__ volatile(TT_POOL_BEGIN_8 "1:\n\tvstmia %[x]!, {s0-s7}\n\t"
                          "subs %[count], %[count], #8\n\tcmp %[count], #8\n\tbge 1b"
                          : [x] "+&r"(x), [count] "+&r"(count)
                          : [start] "r"(0)

@@ -14,12 +14,14 @@ from tvm import ir, sym, tirx
 from tvm.tirx import Stmt
 
 from tinytrain_compile.lower.left_out import kept_sums
-from tinytrain_compile.lower.printing.c_text import ATOM, Expr, If, Line, Statement, dtype_of, join
+from tinytrain_compile.lower.printing.c_text import ATOM, Expr, If, Line, Loop, Statement, dtype_of, join
 from tinytrain_compile.lower.printing.patterns import moved_run
 from tinytrain_compile.lower.printing.printer import Printer
-from tinytrain_compile.lower.tir_walk import Tir, children, is_call
+from tinytrain_compile.lower.tir_walk import Tir, buffers_of, children, is_call
 
 PAIR_TYPE = "tt_float_pair"
+_ENOUGH = 32
+"""Turns of a loop, and of those around it, for which unrolling pays."""
 
 
 @dataclass
@@ -43,6 +45,8 @@ class PairPrinter(Printer):
 
     _halves: Mapping[str, _Half] = MappingProxyType({})
     """Text of an element -> its half of a pair, in the run being printed."""
+    _turns: int = 1
+    """Turns of the loops around what is being printed."""
 
     def _body(self, node: Stmt) -> list[Statement]:
         if isinstance(node, tirx.For) and self._fuse:
@@ -66,8 +70,25 @@ class PairPrinter(Printer):
                 run, under = [*run, parts[:2]], parts[2]
         return found + self._paired(run)
 
+    def _loop(self, node: tirx.For) -> Loop:
+        before = self._turns
+        self._turns *= int(node.extent) if isinstance(node.extent, tirx.IntImm) else _ENOUGH
+        loop = super()._loop(node)
+        self._turns = before
+        return loop
+
     def _moves(self, body: Stmt) -> bool:
-        return super()._moves(body) or (self._unroll_moves and _is_light(body))
+        return super()._moves(body) or (self._unroll_moves and self._turns >= _ENOUGH and self._is_light(body))
+
+    def _is_light(self, body: Stmt) -> bool:
+        """Tell whether a loop sums up, or reads several operands, without calls.
+
+        Its turns then take about as few instructions as its end. A loop over one operand is not worth more code.
+        """
+        if not isinstance(body, tirx.BufferStore) or str(body.buffer.dtype) != "float32" or _calls(body):
+            return False
+        roots = {hash(root) for root in map(self._root, buffers_of(body.value)) if root not in self._scalars}
+        return self._root(body.buffer) in self._scalars or len(roots) > 1
 
     def _parts(self, item: Stmt) -> tuple[tirx.BufferStore, tirx.Mul, str] | None:
         """Return (statement, product, text of its condition) of a statement that adds to a register's sum."""
@@ -160,11 +181,6 @@ def _distance(load: ir.TensorLoad, first: ir.TensorLoad) -> int | None:
     """Return the number of elements from one load to another, if it is the same in every turn of every loop."""
     found = sym.Analyzer().simplify(load.indices[0] - first.indices[0])
     return int(found) if isinstance(found, tirx.IntImm) else None
-
-
-def _is_light(body: Stmt) -> bool:
-    """Tell whether a loop's body is a float32 statement without calls: several turns then share the loop's end."""
-    return isinstance(body, tirx.BufferStore) and str(body.buffer.dtype) == "float32" and not _calls(body)
 
 
 def _calls(node: Tir) -> bool:
