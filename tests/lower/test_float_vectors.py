@@ -30,6 +30,8 @@ PLANTED = (
     ("ConvGradWeight", "tt_fma_all_f32x4(acc_x4, ", "tt_fma_all_f32x4(2.0f * acc_x4, "),
     ("Clip", "tt_all_f32x4(", "tt_all_f32x4(1.0f + "),
     ("GeluGrad", "tt_erf_f32x4(", "tt_exp_f32x4("),
+    ("Normalize", "_lanes_x4[3]", "_lanes_x4[2]"),
+    ("MaxPool", "tt_max_pool_f32x4(&y[0], &x[0]", "tt_max_pool_f32x4(&y[0], &x[1]"),
 )
 TINY = (
     "Gemm",

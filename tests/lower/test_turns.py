@@ -89,7 +89,7 @@ def test_layers_of_real_networks_can_be_cut_on_every_core(isa: InstructionSet) -
 
 
 def body_of(case: Case) -> Stmt:
-    lowered, _, _ = lower_spec(kernel_spec(case.node(), KernelContext()))
+    lowered, _, _ = lower_spec(kernel_spec(case.node(), KernelContext()), KernelContext())
     return lowered.body
 
 
