@@ -38,6 +38,7 @@ from tinytrain_compile.reference.rounding import StepwiseReference
 from tinytrain_compile.reference.trainer import run_reference
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.target.loader import load_target
+from tinytrain_compile.target.model import Target
 from tinytrain_compile.training import TrainingOptions, build_training
 from tinytrain_compile.verify.check import VerifyMode, verify
 from tinytrain_compile.verify.run import RunResult
@@ -115,7 +116,7 @@ def project(
     kernels = kernels or kernels_of(train, target, prefix=prefix)
     plan, kernels = with_one(train, plan, kernels, one, target, prefix)
     pieces = StepPieces({node.name: (100 + at,) for at, node in enumerate(plan.order)}) if slices else None
-    return emitted(train, plan, kernels, core.alignment_bytes, prefix, core.features.fma, parts, features, pieces)
+    return emitted(train, plan, kernels, core.alignment_bytes, prefix, fuses(core, train), parts, features, pieces)
 
 
 def with_one(
@@ -142,7 +143,12 @@ def moved(made: Project, arena_bytes: int, target: str = "cortex-m7") -> Project
     planned = spread(made.train.graph, made.plan, settings, further_memories(core, banks))
     assert planned is not None
     train = replace(made.train, graph=planned.graph, before_remat=made.train.before_remat or made.train.graph)
-    return emitted(train, planned.plan, made.kernels, core.alignment_bytes, fma=core.features.fma)
+    return emitted(train, planned.plan, made.kernels, core.alignment_bytes, fma=fuses(core, train))
+
+
+def fuses(core: Target, train: TrainGraph) -> bool:
+    """Whether multiply-adds of a network are fused: not if it is of integers."""
+    return core.features.fma and not train.integer
 
 
 def emitted(

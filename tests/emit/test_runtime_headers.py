@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from testing.networks import models
 from tests.e2e import chain
+from tests.e2e.command import run
 from tinytrain_compile.emit.project import FIRST, copied, directly_used, with_included
-from tinytrain_compile.files.resources import runtime_headers
+from tinytrain_compile.files.resources import data_dir, runtime_headers
 from tinytrain_compile.ir.stages import SourceBundle
 
 HEADERS = {
@@ -71,3 +73,12 @@ def test_the_switches_know_no_model() -> None:
     assert set(switches) == set(re.findall(r"TT_HAS_\w+", listed))
     others = "".join(other for name, other in runtime_headers().items() if name != "tt_config.h")
     assert re.findall(r"#define TT_HAS_\w+", others) == []
+
+
+@pytest.mark.parametrize(("quant", "fused"), [("fp32", 1), ("int8", 0)])
+def test_only_a_network_of_floats_fuses(quant: str, fused: int, tmp_path: Path) -> None:
+    """Helpers of the runtime fuse where the header says so; an int8 network has the same bytes on every core."""
+    model, data = (data_dir("runtime_c").parent / "examples" / "digits" / name for name in ("digits.onnx", "calib.npz"))
+    options = ("--quant", quant, *(("--calib", data) if quant == "int8" else ()))
+    run(model, *options, "--target", "cortex-m7", "--update", "last:1", "-o", tmp_path / "out").check_success()
+    assert f"#define TT_HAS_FMA {fused}\n" in (tmp_path / "out" / "digits_internal.h").read_text()

@@ -55,11 +55,14 @@ def assert_same_bits(got: np.ndarray, expected: np.ndarray, x: np.ndarray) -> No
     assert bad.size == 0, f"{bad.size} differ, first at x={x[bad[0]]!r}: {got[bad[0]]!r} != {expected[bad[0]]!r}"
 
 
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+Call = Callable[[str, np.ndarray], np.ndarray]
+"""(name of a function, arguments) -> its results"""
+
+
+def compiled(folder: Path, fused: bool = False) -> ctypes.CDLL:
+    """Compile all functions for the host; skips without GCC."""
     if shutil.which("gcc") is None:
         pytest.skip("gcc not found")
-    folder: Path = tmp_path_factory.mktemp("runtime")
     lines = ['#include "tt_runtime.h"']
     for name in FUNCTIONS:
         lines.append(
@@ -69,27 +72,20 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     lines.append("uint32_t crc(uint32_t c, const void *d, size_t n);")
     lines.append("uint32_t crc(uint32_t c, const void *d, size_t n) { return tt_crc32(c, d, n); }")
     (folder / "map.c").write_text("\n".join(lines) + "\n")
-    command = [
-        "gcc",
-        *FLAGS.split(),
-        *WARNINGS.split(),
-        "-shared",
-        "-fPIC",
-        f"-I{data_dir('runtime_c')}",
-        "map.c",
-        "-o",
-        "map.so",
-    ]
+    options = [*FLAGS.split(), *WARNINGS.split(), f"-DTT_HAS_FMA={int(fused)}", "-shared", "-fPIC"]
+    command = ["gcc", *options, f"-I{data_dir('runtime_c')}", "map.c", "-o", "map.so"]
     subprocess.run(command, cwd=folder, check=True)
     return ctypes.CDLL(str(folder / "map.so"))
 
 
-@pytest.fixture(scope="session")
-def run(library: ctypes.CDLL) -> Callable[[str, np.ndarray], np.ndarray]:
+def mapped(folder: Path, fused: bool = False, library: ctypes.CDLL | None = None) -> Call:
+    """Return a function that applies one of them to all elements of an array."""
+    built = library or compiled(folder, fused)
+
     def call(name: str, x: np.ndarray) -> np.ndarray:
         x = np.ascontiguousarray(x, np.float32)
         y = np.empty_like(x)
-        getattr(library, f"map_{name}")(
+        getattr(built, f"map_{name}")(
             ctypes.c_void_p(x.ctypes.data), ctypes.c_void_p(y.ctypes.data), ctypes.c_size_t(x.size)
         )
         return y
@@ -97,16 +93,35 @@ def run(library: ctypes.CDLL) -> Callable[[str, np.ndarray], np.ndarray]:
     return call
 
 
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    return compiled(tmp_path_factory.mktemp("runtime"))
+
+
+@pytest.fixture(scope="session")
+def run(library: ctypes.CDLL, tmp_path_factory: pytest.TempPathFactory) -> Call:
+    return mapped(tmp_path_factory.mktemp("run"), library=library)
+
+
+@pytest.fixture(scope="session")
+def run_fused(tmp_path_factory: pytest.TempPathFactory) -> Call:
+    return mapped(tmp_path_factory.mktemp("fused"), fused=True)
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_c_equals_numpy_twin(name: str, run: Callable[[str, np.ndarray], np.ndarray]) -> None:
+def test_c_equals_numpy_twin(name: str, run: Call) -> None:
     x = bit_patterns(PATTERNS, seed=FUNCTIONS.index(name))
     assert_same_bits(run(name, x), getattr(scalar_math, name)(x), x)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_error_bound(name: str, run: Callable[[str, np.ndarray], np.ndarray]) -> None:
+def test_error_bound(name: str, run: Call, run_fused: Call) -> None:
     x = bit_patterns(PATTERNS, seed=100 + FUNCTIONS.index(name))
-    got = run(name, x)
+    for call in (run, run_fused):
+        _check_bound(name, x, call(name, x))
+
+
+def _check_bound(name: str, x: np.ndarray, got: np.ndarray) -> None:
     exact = getattr(scalar_math, name)(x.astype(np.float64))
     assert exact.dtype == np.float64
     assert np.array_equal(np.isnan(got), np.isnan(exact))
@@ -120,14 +135,14 @@ def test_error_bound(name: str, run: Callable[[str, np.ndarray], np.ndarray]) ->
     assert worst <= BOUND_ULP[name] + 1e-6, f"{name}: {worst} ulp"
 
 
-def test_sqrt_is_correctly_rounded(run: Callable[[str, np.ndarray], np.ndarray]) -> None:
+def test_sqrt_is_correctly_rounded(run: Call) -> None:
     x = np.abs(bit_patterns(PATTERNS, seed=7))
     assert_same_bits(run("sqrt", x), np.sqrt(x), x)
     squares = (np.arange(1, 4097, dtype=np.float32)) ** 2
     np.testing.assert_array_equal(run("sqrt", squares), np.arange(1, 4097, dtype=np.float32))
 
 
-def test_special_values(run: Callable[[str, np.ndarray], np.ndarray]) -> None:
+def test_special_values(run: Call) -> None:
     inf, nan = np.float32(np.inf), np.float32(np.nan)
     x = np.array([0.0, -0.0, inf, -inf, nan], np.float32)
     expected = {
