@@ -3,7 +3,7 @@
  * and the compiler have. Nothing here belongs to a model. A switch that is defined before (on the command line) keeps its
  * value; results are the same bytes with any of them but TT_HAS_FMA.
  *
- *   TT_HAS_FMA        whether TT_FMA fuses; <model>_internal.h sets it, as the model's target does
+ *   TT_HAS_FMA        whether TT_FMA fuses; <model>_internal.h sets it, as the model's target does (int8: never)
  *   TT_HAS_DSP        16-bit multiply-accumulate instructions in pairs: Cortex-M4, M7, M33, M55. The assembly needs all
  *                     registers but sp and pc: set it to 0 where the system keeps one (-ffixed-r9), and where Clang keeps
  *                     a frame pointer; with GCC these files are compiled without one, whatever the others are
