@@ -387,35 +387,90 @@ static inline TT_ALWAYS tt_i32x4 tt_summed_error_x4(tt_i32x4 keep, tt_i32x4 sum,
     return tt_error_x4(tt_halve_x4(sum, bits) & keep, peak);
 }
 
+/* The words of which tt_noise of the weights from `index` on is made. */
+static inline tt_i32x4 tt_words_x4(int32_t state, int32_t salt, int32_t index)
+{
+    const uint32_t first = (uint32_t)state + (uint32_t)salt + (uint32_t)index * 0x9e3779b1u;
+#if TT_HAS_MVE
+    return (tt_i32x4)vaddq_n_u32(vmulq_n_u32(vidupq_n_u32(0u, 1), 0x9e3779b1u), first);
+#else
+    TT_EACH((int32_t)(first + (uint32_t)i * 0x9e3779b1u))
+#endif
+}
+
+/* Those of the next four weights. */
+static inline tt_i32x4 tt_next_words_x4(tt_i32x4 words)
+{
+#if TT_HAS_MVE
+    return (tt_i32x4)vaddq_n_u32((uint32x4_t)words, 4u * 0x9e3779b1u);
+#else
+    TT_EACH((int32_t)((uint32_t)words[i] + 4u * 0x9e3779b1u))
+#endif
+}
+
+/* The noise of words. */
+static inline tt_i32x4 tt_mixed_x4(tt_i32x4 words)
+{
+#if TT_HAS_MVE
+    const uint32x4_t mixed = (uint32x4_t)words ^ vshrq_n_u32((uint32x4_t)words, 15);
+    return (tt_i32x4)vshrq_n_u32(vaddq_n_u32(vmulq_n_u32(mixed, 1664525u), 1013904223u), 24);
+#else
+    TT_EACH(tt_noise(words[i], 0, 0))
+#endif
+}
+
 /* tt_noise of the weights from `index` on. */
 static inline tt_i32x4 tt_noise_x4(int32_t state, int32_t salt, int32_t index)
 {
-#if TT_HAS_MVE
-    const uint32x4_t steps = vmulq_n_u32(vidupq_n_u32(0u, 1), 0x9e3779b1u);
-    uint32x4_t word = vaddq_n_u32(steps, (uint32_t)state + (uint32_t)salt + (uint32_t)index * 0x9e3779b1u);
-    word ^= vshrq_n_u32(word, 15);
-    return (tt_i32x4)vshrq_n_u32(vaddq_n_u32(vmulq_n_u32(word, 1664525u), 1013904223u), 24);
-#else
-    TT_EACH(tt_noise(state, salt, index + i))
-#endif
+    return tt_mixed_x4(tt_words_x4(state, salt, index));
 }
+
+/* tt_moved_weight of four weights of a channel: apart, so that the usual moves stay in registers. */
+TT_SHARED tt_i32x4 tt_moved_x4(tt_i32x4 weight, tt_i32x4 gradient, int32_t multiplier, int32_t exponent, tt_i32x4 noise,
+    int32_t limit)
+{
+    for (int i = 0; i < 4; ++i) {
+        weight[i] = tt_moved_weight(weight[i], gradient[i], multiplier, exponent, noise[i], limit);
+    }
+    return weight;
+}
+
+/* tt_moved_fine of four weights of a channel, whose fractions follow each other in memory, likewise. */
+TT_SHARED tt_i32x4 tt_moved_fine_x4(int8_t *fraction, tt_i32x4 weight, tt_i32x4 gradient, int32_t multiplier,
+    int32_t exponent, int32_t limit, int32_t skip)
+{
+    for (int i = skip; i < 4; ++i) {
+        weight[i] = tt_moved_fine(fraction + i, weight[i], gradient[i], multiplier, exponent, limit);
+    }
+    return weight;
+}
+
+#if TT_HAS_MVE
+/* Whether a move is below 2^30, and rounded by a shift of 1 to 30 bits after the high word of a product. */
+static inline TT_ALWAYS bool tt_is_quick(int32_t down)
+{
+    return TT_LIKELY(down <= -33 && down >= -62);
+}
+
+/* A move of tt_is_quick. spare: bits by which gradients are lifted. */
+static inline TT_ALWAYS tt_i32x4 tt_quick_x4(tt_i32x4 gradient, int32_t multiplier, int32_t down, int32_t spare)
+{
+    return vrshlq_n_s32(vmulhq_s32(gradient << spare, tt_all(multiplier)), down + 32);
+}
+#endif
 
 /* tt_quick_move of four weights of a channel. */
 static inline tt_i32x4 tt_quick_move_x4(tt_i32x4 weight, tt_i32x4 gradient, int32_t multiplier, int32_t exponent,
     tt_i32x4 noise, int32_t limit, int32_t spare)
 {
 #if TT_HAS_MVE
-    const int32_t down = exponent - spare;
-    if (TT_LIKELY(down <= -33 && down >= -62)) { /* the move is then below 2^30 */
-        const tt_i32x4 high = vmulhq_s32(vshlq_r_s32(gradient, spare), tt_all(multiplier));
-        return tt_clamp_x4((weight * 256 + noise - vrshlq_n_s32(high, down + 32)) >> 8, -limit, limit);
+    if (tt_is_quick(exponent - spare)) {
+        const tt_i32x4 moved = weight * 256 + noise - tt_quick_x4(gradient, multiplier, exponent - spare, spare);
+        return tt_clamp_x4(moved >> 8, -limit, limit);
     }
 #endif
     (void)spare;
-    for (int i = 0; i < 4; ++i) {
-        weight[i] = tt_moved_weight(weight[i], gradient[i], multiplier, exponent, noise[i], limit);
-    }
-    return weight;
+    return tt_moved_x4(weight, gradient, multiplier, exponent, noise, limit);
 }
 
 /* tt_subtract of a bias and tt_scaled, four times. */

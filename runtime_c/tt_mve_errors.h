@@ -3,20 +3,8 @@
 #ifndef TT_MVE_ERRORS_H
 #define TT_MVE_ERRORS_H
 
+#include "tt_errors.h"
 #include "tt_mve_windows.h"
-
-/* How the last operand tells which errors are kept: see MaskAttrs. */
-#define TT_ALL_KEPT 0
-#define TT_KEPT_BY_VALUE 1
-#define TT_KEPT_BY_BITS 2
-typedef struct tt_keep {
-    int32_t kind, low, high;
-} tt_keep;
-
-static inline TT_ALWAYS tt_keep tt_keep_of(int32_t kind, int32_t low, int32_t high)
-{
-    return (tt_keep){kind, low, high};
-}
 
 /* -1 where the errors from element `at` on, `step` apart, are kept; bits: of whole bytes of channels. */
 static inline TT_ALWAYS tt_i32x4 tt_kept_x4(const void *mask, int32_t at, int32_t step, tt_keep keep)
@@ -68,7 +56,7 @@ static inline TT_ALWAYS void tt_depthwise8_error_rows(int8_t *y, int8_t *scratch
 {
     int32_t largest = *peak;
     const int32_t lanes = 16 * cut.vectors, kernel = window.kernel_rows * window.kernel_columns;
-    const int32_t width = cut.width * cut.phase_columns, pixel = layer.channels;
+    const int32_t pixel = layer.channels;
     const tt_four four = tt_four_of(cut, 1, 1);
     int8_t *const taps = scratch, *const bands = scratch + lanes * (1 + tt_phases_of(cut));
     uint8_t *const places = (uint8_t *)scratch + lanes;
@@ -89,16 +77,20 @@ static inline TT_ALWAYS void tt_depthwise8_error_rows(int8_t *y, int8_t *scratch
             }
             for (int32_t phase = 0; phase < tt_phases_of(cut); phase++) {
                 const int32_t p = phase / cut.phase_columns, q = phase % cut.phase_columns;
+                const int32_t width = (cut.columns - q + cut.phase_columns - 1) / cut.phase_columns;
                 const int32_t down = (p + layer.top % cut.phase_rows) / cut.phase_rows;
                 const int32_t ahead = down + (q + layer.left % cut.phase_columns) / cut.phase_columns * cut.deep;
                 (void)tt_lay_taps8(taps, places + phase * lanes, w + channel * kernel, cut.vectors);
                 for (int32_t i = 0; i < tt_bands_in(cut) * cut.band; i += four.rows) {
                     const int32_t band = i / cut.band, row = tt_start_of(band, cut) + i % cut.band;
                     const int8_t *at = bands + band * cut.across * cut.deep + i % cut.band + ahead;
-                    const int32_t line = (n * cut.height + first + row) * cut.phase_rows + p;
-                    int32_t place = (line * width + q) * pixel + channel;
-                    for (int32_t column = 0; column < cut.width; column += four.columns) {
-                        const int32_t back = tt_back_of(column, cut, four);
+                    const int32_t line = (first + row) * cut.phase_rows + p;
+                    int32_t place = ((n * cut.rows + line) * cut.columns + q) * pixel + channel;
+                    if (line >= cut.rows) {
+                        continue; /* the phase has a row less */
+                    }
+                    for (int32_t column = 0; column < width; column += four.columns) {
+                        const int32_t back = tt_back_of(column, width, four);
                         at -= back * four.step;
                         place -= back * cut.phase_columns * pixel;
                         const tt_i32x4 sums = tt_windows_x4(at, taps, four.step, cut.vectors);

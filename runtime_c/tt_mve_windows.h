@@ -22,10 +22,10 @@ typedef struct tt_taps {
     int32_t rows, columns, down, right, kernel_rows, kernel_columns;
 } tt_taps;
 
-/* How the output is cut. height, width: of each of the interleaved phases; strip: output rows whose bands lie in scratch
+/* How the output is cut. rows, columns: of all of it; height, width: of the largest of the interleaved phases; strip: output rows whose bands lie in scratch
  * together; band: output rows in one (the last one of a strip ends with it, and may repeat rows); deep, across: image rows and columns in one; vectors: of taps, 16 each. */
 typedef struct tt_bands {
-    int32_t height, width, strip, band, deep, across, vectors, phase_rows, phase_columns;
+    int32_t rows, columns, height, width, strip, band, deep, across, vectors, phase_rows, phase_columns;
 } tt_bands;
 
 static inline TT_ALWAYS tt_image tt_image_of(int32_t count, int32_t height, int32_t width, int32_t channels, int32_t top,
@@ -40,10 +40,10 @@ static inline TT_ALWAYS tt_taps tt_taps_of(
     return (tt_taps){rows, columns, down, right, kernel_rows, kernel_columns};
 }
 
-static inline TT_ALWAYS tt_bands tt_bands_of(int32_t height, int32_t width, int32_t strip, int32_t band, int32_t deep,
+static inline TT_ALWAYS tt_bands tt_bands_of(int32_t rows, int32_t columns, int32_t height, int32_t width, int32_t strip, int32_t band, int32_t deep,
     int32_t across, int32_t vectors, int32_t phase_rows, int32_t phase_columns)
 {
-    return (tt_bands){height, width, strip, band, deep, across, vectors, phase_rows, phase_columns};
+    return (tt_bands){rows, columns, height, width, strip, band, deep, across, vectors, phase_rows, phase_columns};
 }
 
 /* Dilated windows. down, right: distances of taps; rows, columns: divisors of them. The output of `high` rows and `wide`
@@ -243,17 +243,17 @@ typedef struct tt_four {
 static inline TT_ALWAYS tt_four tt_four_of(tt_bands cut, int32_t down, int32_t right)
 {
     if (cut.band % 4 == 0) {
-        return (tt_four){4, 1, down, right * cut.deep, cut.phase_rows * cut.width * cut.phase_columns};
+        return (tt_four){4, 1, down, right * cut.deep, cut.phase_rows * cut.columns};
     }
     return (tt_four){1, 4, right * cut.deep, 4 * right * cut.deep, cut.phase_columns};
 }
 
-/* By how many pixels the four lanes at `column` would leave the row: they then begin so much earlier, and the pixels before
+/* By how many pixels the four lanes at `column` would leave a row of `width`: they then begin so much earlier, and the pixels before
  * them are computed again. A row of less than four pixels is computed once, and its last lanes are not stored. */
-static inline TT_ALWAYS int32_t tt_back_of(int32_t column, tt_bands cut, tt_four four)
+static inline TT_ALWAYS int32_t tt_back_of(int32_t column, int32_t width, tt_four four)
 {
-    const bool whole = cut.width % four.columns == 0 || cut.width < four.columns;
-    return whole || column + four.columns <= cut.width ? 0 : column + four.columns - cut.width;
+    const bool whole = width % four.columns == 0 || width < four.columns;
+    return whole || column + four.columns <= width ? 0 : column + four.columns - width;
 }
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
@@ -277,7 +277,7 @@ static inline TT_ALWAYS void tt_depthwise8_map(int8_t *y, int8_t *bands, const i
             const int8_t *at = bands + band * cut.across * cut.deep + i % cut.band * window.down;
             int8_t *to = y + (first + at_row) * row;
             for (int32_t column = 0; column < cut.width; column += four.columns) {
-                const int32_t back = tt_back_of(column, cut, four);
+                const int32_t back = tt_back_of(column, cut.width, four);
                 at -= back * four.step;
                 to -= back * on;
                 tt_i32x4 sums = tt_windows_x4(at, taps, four.step, cut.vectors);

@@ -34,6 +34,7 @@ INCLUDED = (
         "tt_chosen.h",
         "tt_dense.h",
         "tt_conv.h",
+        "tt_errors.h",
         "tt_dense_update.h",
     ),
     *(
@@ -43,6 +44,7 @@ INCLUDED = (
         "tt_mve_conv.h",
         "tt_mve_float.h",
         "tt_mve_errors.h",
+        "tt_mve_gradients.h",
         "tt_mve_pool.h",
     ),
 )

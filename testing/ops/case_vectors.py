@@ -75,12 +75,14 @@ def dense(rng: Rng, whole_inputs: bool) -> Geometry:
             return (count, height, width, channels), out, conv
 
 
-def odd(rng: Rng, index: int) -> Geometry:
-    """A convolution of any number of channels, from four outputs on: 1x1, k x k with or without dilation, and (every
-    fifth) depthwise on maps of any size."""
+def odd(rng: Rng, index: int, least: int = 1) -> Geometry:
+    """A convolution of any number of channels, from `least` inputs and four outputs on.
+
+    1x1, k x k with or without dilation, and (every fifth) depthwise on maps of any size.
+    """
     while True:
         count, height, width, channels = (int(n) for n in rng.integers(1, (3, 12, 14, 30)))
-        out = int(rng.integers(LANES, 24))
+        out, channels = int(rng.integers(LANES, 24)), max(channels, least)
         if index % 5 == 1 or index % 5 == 3:
             return (count, height, width + 1, channels + 1), out, ConvAttrs((1, 1))
         kernel, strides, apart = rng.integers(1, 6, 2), rng.integers(1, 4, 2), rng.integers(1, 4, 2)
@@ -160,7 +162,12 @@ VECTORS: dict[str, Generator] = {
     "QConvGradInput": lambda rng, index: quantised.qconv_grad_input(
         rng, convolution(rng, index, True), index % KINDS, mask(rng, MASKS[index // 3 % 3])
     ),
+    "QConvGradInput odd": lambda rng, index: quantised.qconv_grad_input(
+        rng, odd(rng, index, LANES), index % KINDS, mask(rng, MASKS[index // 5 % 3])
+    ),
     "QConvUpdate": lambda rng, index: quantised.qconv_update(rng, weight(rng, index), index % KINDS),
+    "QConvUpdate odd": lambda rng, index: quantised.qconv_update(rng, odd(rng, index, LANES), index % KINDS),
+    "QConvUpdateFine odd": lambda rng, index: quantised.qconv_update_fine(rng, odd(rng, index, LANES), index % KINDS),
     "QConvSum": lambda rng, index: quantised.qconv_sum(rng, weight(rng, index), index % KINDS),
     "QAdd": lambda rng, index: pointwise.of_relu(pointwise.qadd(rng, elements(rng), index % KINDS), index % 3 == 1),
     "QRescale": rescale,

@@ -37,8 +37,11 @@ PLANTED = (
     ("MaxPool", "&x[0]", "&x[1]"),
     ("QAdd", "tt_load8_x4(&b[", "tt_load8_x4(&a["),
     ("QAdd", "tt_halve_above_x4(", "tt_halve_x4("),
-    ("QConvUpdate", "row_sum * ", "row_sum * 2 * "),
-    ("QConvUpdate", "tt_noise_x4(noise[0], salt[0], ", "tt_noise_x4(noise[0], salt[0], 1 + "),
+    ("QConvUpdate", "noise[0], salt[0], tt_conv_shape_of", "noise[0], 1 + salt[0], tt_conv_shape_of"),
+    ("QConvUpdate odd", "&x[0], &g[0]", "&x[0], &g[1]"),
+    ("QConvUpdateFine odd", "tt_conv8_update_fine(&w[0], &fraction[0]", "tt_conv8_update_fine(&w[0], &w[0]"),
+    ("QConvSum", "tt_conv8_sums(&sum[0]", "tt_conv8_sums(&sum[1]"),
+    ("QConvGradInput odd", "tt_conv8_error(&error[0]", "tt_conv8_error(&error[1]"),
 )
 
 

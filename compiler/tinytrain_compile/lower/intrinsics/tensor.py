@@ -79,6 +79,12 @@ WRITES_FIRST = {
     "tt_average_pool_grad_f32x4": 1,
     "tt_depthwise8_error": 3,
     "tt_depthwise8_error_rows": 3,
+    "tt_conv8_error": 3,
+    "tt_pixels_error": 3,
+    "tt_depthwise_error3": 2,
+    "tt_conv8_update": 2,
+    "tt_conv8_update_fine": 3,
+    "tt_conv8_sums": 2,
 }
 """Helpers -> number of leading arguments through which they write; they read through the others."""
 

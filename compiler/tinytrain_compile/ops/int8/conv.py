@@ -44,6 +44,7 @@ from tinytrain_compile.ops.int8.conv_form import (
     paired_room,
     reads_ragged,
     stored_dtypes,
+    turned_bytes,
 )
 from tinytrain_compile.ops.int8.error import BACKWARD, NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
 from tinytrain_compile.ops.int8.rows import convolution_rows, error_rows
@@ -260,7 +261,8 @@ def _grad_scratch(node: Node) -> int:
         return backward_depthwise(node).scratch_bytes
     rows, (_, height, width, _) = backward_dense(node), result(node, "error").shape
     copied = error_patch(node).elements(TILE_WIDTH) if gathers_error(conv, (height, width)) else 0
-    return max(copied, rows.scratch_bytes if rows else 0)
+    turned = min(turned_bytes(node), LEAST_ROW_BYTES) if conv.groups == 1 and conv.split is None else 0
+    return max(copied, rows.scratch_bytes if rows else 0, turned)
 
 
 def _grad_macs(node: Node) -> int:

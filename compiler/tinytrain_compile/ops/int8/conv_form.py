@@ -35,6 +35,8 @@ from tinytrain_compile.ops.names import is_prepared, operand, result
 
 _MAP = 4
 """Axes of a map and of a weight."""
+TURNED, VECTOR_BYTES = 4, 16
+"""Channels of the image whose data gradient is computed together on vectors; products of one of their instructions."""
 FORWARD_ENDS, ERROR_ENDS = 3, 2
 """Words per channel that the end of a sum reads: bias, factor and shift; for an error, factor and shift."""
 
@@ -280,6 +282,18 @@ def backward_dense(node: Node, by_rows: bool = False) -> DenseTiles | None:
     return dense_tiles(result(node, "error").shape, kernel, (1, 1), patch.channels, phases, budget)
 
 
+def turned_bytes(node: Node) -> int:
+    """Return bytes of the weights that a dense QConvGradInput reads on vectors: of TURNED channels of the image.
+
+    They are those of the phase with most taps. Runs of neighbouring taps are filled up to whole vectors.
+    """
+    conv, outputs = geometry(node), operand(node, "g").shape[3]
+    shared = [math.gcd(*pair) for pair in zip(conv.strides, conv.dilations, strict=True)]
+    rows, columns = (-(-conv.kernel[i] * shared[i] // conv.strides[i]) for i in (0, 1))
+    runs, run = (1, columns * outputs) if conv.dilations[1] == shared[1] else (columns, outputs)
+    return TURNED * rows * runs * -(-run // VECTOR_BYTES) * VECTOR_BYTES
+
+
 def is_one_sample(shape: tuple[int, ...], conv: ConvAttrs) -> bool:
     """Tell whether the gradient of a weight is the product of one error and one input. shape: of inputs, channels
     last."""
@@ -297,6 +311,24 @@ def weight_tiles(node: Node) -> CorrelationTiles | None:
     if conv.groups > 1 or is_product(conv):
         return None
     return correlation_tiles(conv, operand(node, "x").shape, operand(node, "g").shape)
+
+
+def map_sizes(node: Node) -> tuple[int, int]:
+    """Return bytes of maps of a weight gradient on vectors: (error, image).
+
+    Either is of a channel; the image is that under a column of taps, thinned by the strides.
+    """
+    conv, (count, high, wide, _) = geometry(node), operand(node, "g").shape
+    phases = min(conv.kernel[0], conv.strides[0]) if conv.dilations[0] == 1 else conv.strides[0]
+    rows = phases * (high + (conv.kernel[0] - 1) * conv.dilations[0] // conv.strides[0])
+    return count * high * wide, count * (high if is_product(conv) else rows) * wide
+
+
+def map_bytes(node: Node) -> int:
+    """Return the least bytes that a weight gradient over maps takes on vectors, 0 if they are many."""
+    error, image = map_sizes(node)
+    needed = error + TURNED * image
+    return needed if geometry(node).groups == 1 and needed <= LEAST_ROW_BYTES else 0
 
 
 # ---- two windows at a time: odd maps and channels, dilated windows -----------------------------------------------

@@ -17,7 +17,14 @@ from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import op_def, operator
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.clip import WORDS, row_sums, sums_of, words_of
-from tinytrain_compile.ops.int8.conv_form import geometry, is_one_sample, is_product, is_rank_one, weight_tiles
+from tinytrain_compile.ops.int8.conv_form import (
+    geometry,
+    is_one_sample,
+    is_product,
+    is_rank_one,
+    map_bytes,
+    weight_tiles,
+)
 from tinytrain_compile.ops.int8.error import BACKWARD, expect_dtypes
 from tinytrain_compile.ops.int8.rows import Half, rows_of_sum
 from tinytrain_compile.ops.int8.steps import (
@@ -165,12 +172,12 @@ def _product_scratch(node: Node) -> int:
     if getattr(node.attrs, "conv", None) is None:
         return 0
     (*image, inputs), outputs = operand(node, "x").shape, operand(node, "g").shape[3]
+    if is_rank_one(node):
+        return 2 * inputs
     tiles = weight_tiles(node)
-    if tiles is not None:
-        return tiles.scratch_bytes
-    if not is_product(geometry(node)):
-        return 0
-    return 2 * inputs if is_rank_one(node) else packed_tiles(outputs, inputs, math.prod(image)).scratch_bytes
+    if is_product(geometry(node)):
+        tiles = packed_tiles(outputs, inputs, math.prod(image))
+    return max(map_bytes(node), tiles.scratch_bytes if tiles else 0)
 
 
 def _product_macs(node: Node) -> int:

@@ -34,6 +34,7 @@ from tinytrain_compile.lower.kernels.int8.dsp.rows import direct_maps, line_conv
 from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, dense_rows, row_conv
 from tinytrain_compile.lower.kernels.int8.odd import odd_conv
 from tinytrain_compile.lower.kernels.int8.operands import Centred, ErrorLayer, requantised_end, tile_end
+from tinytrain_compile.lower.kernels.int8.strided import strided_gradient
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.conv import forward_patch, gathers, gathers_error
@@ -209,6 +210,8 @@ def dense_kernel(
 def qconv_grad_input(node: Node, context: KernelContext) -> KernelSpec:
     """Compute sums of g w, requantised per input channel to the exponent of the resulting error."""
     node = lying(node)
+    if (strided := strided_gradient(node, context)) is not None:
+        return strided
     attrs = attrs_of(node, QConvGradInputAttrs)
     conv, shape, error = attrs.conv, map_shape(result(node, "error")), operand(node, "g").shape
     out_c, pixels, flat = error[3], shape[0] * shape[1] * shape[2], is_product(conv)

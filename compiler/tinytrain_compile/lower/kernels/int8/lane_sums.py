@@ -52,28 +52,6 @@ def lane_sums(
     return schedule
 
 
-def patch_lanes(sch: s_tir.Schedule, across: int, tables: Sequence[te.Tensor], copies: bool) -> None:
-    """Schedule a patch_conv: `across` pixels by up to three vectors of channels; tables: kept per channel."""
-    batch, row, p, x, q, o = sch.get_loops(sch.get_sblock("out"))
-    vectors = vectors_of(int(sch.get(o).extent))
-    tile, pixel = sch.split(x, [None, across])
-    group, vector, lane = sch.split(o, [None, vectors, LANES])
-    sch.reorder(batch, row, tile, p, q, group, pixel, vector, lane)
-    _lane_tile(sch, group, 6, 6, 5)
-    for table in tables:
-        block = sch.get_sblock(str(table.op.name))
-        sch.set_scope(block, 0, "local")
-        sch.compute_at(block, group, preserve_unit_loops=True)
-        many, four = sch.split(sch.get_loops(block)[-1], [None, LANES])
-        sch.unroll(many)
-        sch.vectorize(four)
-    if copies:
-        sch.compute_at(sch.get_sblock("cols"), tile, preserve_unit_loops=True)
-    for loop in (pixel, vector):
-        sch.unroll(loop)
-    sch.vectorize(lane)
-
-
 def _lane_tile(sch: s_tir.Schedule, place: LoopRV, depth: int, rank: int, axis: int) -> None:
     """Keep a tile's sums in registers, from the start of the depth-th loop; `axis` of their `rank` axes is in lanes."""
     acc = sch.get_sblock("acc")

@@ -19,6 +19,7 @@ from tinytrain_compile.lower.kernels.base import (
     call_int,
     i32,
     select,
+    struct,
     tensor,
     tensors,
     weight_of,
@@ -195,3 +196,12 @@ class ErrorLayer:
 
 
 # ---- kernels that are one call --------------------------------------------------------------------------------------
+
+
+KEPT = {"": 0, "value": 1, "bits": 2}
+"""TT_ALL_KEPT, TT_KEPT_BY_VALUE, TT_KEPT_BY_BITS of tt_errors.h, by MaskAttrs.kind."""
+
+
+def kept_of(mask: MaskAttrs) -> Expr:
+    """Return the tt_keep of a mask."""
+    return struct("tt_keep_of", (KEPT[mask.kind], mask.low, mask.high))

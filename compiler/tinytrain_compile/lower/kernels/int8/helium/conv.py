@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
-from dataclasses import replace
 
 from tvm import te, tirx
 from tvm.ir import Expr
@@ -19,17 +17,15 @@ from tinytrain_compile.lower.kernels.base import (
     address,
     call_int,
     i32,
-    map_shape,
-    placeholder,
     tensor,
     tensors,
     vector_kernel,
     weight_of,
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
-from tinytrain_compile.lower.kernels.float32.conv import TapWindow, weight_sums
 from tinytrain_compile.lower.kernels.int8.depthwise import depthwise, depthwise_gradient
 from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, dense_rows
+from tinytrain_compile.lower.kernels.int8.helium.gradients import any_gradient
 from tinytrain_compile.lower.kernels.int8.helium.odd import any_conv, odd_product
 from tinytrain_compile.lower.kernels.int8.helium.product import (
     Epilogue,
@@ -39,32 +35,22 @@ from tinytrain_compile.lower.kernels.int8.helium.product import (
     fits,
     kept_lanes,
     patch_product,
-    pixel_product,
-    turned_rows,
 )
 from tinytrain_compile.lower.kernels.int8.helium.windows import band_depthwise, band_gradient, image_of
-from tinytrain_compile.lower.kernels.int8.lane_sums import lane_sums, patch_lanes
-from tinytrain_compile.lower.kernels.int8.operands import Centred, Keep, end_numbers, kept_here, mask_operand
-from tinytrain_compile.lower.kernels.int8.steps import kept_steps
-from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
-from tinytrain_compile.ops import op_def
-from tinytrain_compile.ops.conv import gathers_error
+from tinytrain_compile.lower.kernels.int8.operands import Keep, end_numbers, kept_here, mask_operand
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
 from tinytrain_compile.ops.int8.conv_form import (
     backward_depthwise,
-    error_patch,
     forward_depthwise,
     forward_product,
     geometry,
     is_dense,
     is_depthwise,
     is_product,
-    is_rank_one,
     lying,
 )
 from tinytrain_compile.ops.int8.error import MaskAttrs
-from tinytrain_compile.ops.int8.tiles import DepthwiseTiles, packed_tiles
-from tinytrain_compile.ops.int8.update import SCALE, QSumAttrs, QUpdateAttrs
+from tinytrain_compile.ops.int8.tiles import DepthwiseTiles
 from tinytrain_compile.ops.names import attrs_of, operand, result
 
 MOST_TAPS, LARGEST_STEP = 8, 40
@@ -190,11 +176,9 @@ def vector_grad_input(node: Node, context: KernelContext) -> KernelSpec | None:
     attrs = attrs_of(node, QConvGradInputAttrs)
     if is_depthwise(node):
         return vector_depthwise_gradient(node, context)
-    conv, (*image, channels) = attrs.conv, result(node, "error").shape
-    if conv.groups == 1 and conv.split is None and not is_product(conv) and channels % LANES == 0:
-        return _patch_gradient(node, attrs)
-    pixels = math.prod(image)
-    return vector_error_product(node, context, pixels, pixels, False) if is_product(conv) else None
+    pixels = math.prod(result(node, "error").shape[:3])
+    product = vector_error_product(node, context, pixels, pixels, False) if is_product(attrs.conv) else None
+    return product or (None if context.layout.transposed else any_gradient(node))
 
 
 def vector_error_product(
@@ -229,27 +213,6 @@ def vector_error_product(
     out, schedule = channel_product(extents, left, right, end, strip, stays)
     operands = [*error.exponents, g, *error.factor, *weights, *masks]
     return KernelSpec(operands, [out, None], schedule)
-
-
-def _patch_gradient(node: Node, attrs: QConvGradInputAttrs) -> KernelSpec:
-    """Compute k x k over all channels: an error, which all lanes share, times the weights of four neighbouring
-    channels."""
-    conv, shape = attrs.conv, map_shape(result(node, "error"))
-    g, w = tensors(node, "g", "w")
-    patch, copies = error_patch(node), gathers_error(conv, attrs.input_hw)
-    masks, keep = mask_lanes(node, attrs.mask, shape)
-    error = ErrorEnd(node, keep, "tt_clamp_x4")
-    form = PatchForm(shape, (2 if patch.width % 2 == 0 else 1, LANES), copies, peel=False)
-    out, schedule = patch_conv(
-        patch,
-        form,
-        lambda *i: g[i],
-        lambda o, r, s, a: i32(w[a, r, s, o]),
-        error.finish,
-        i32,
-        lambda sch, across: patch_lanes(sch, across, error.kept, copies),
-    )
-    return KernelSpec([*error.exponents, g, *error.factor, w, *masks], [out, None], schedule)
 
 
 def vector_depthwise_gradient(node: Node, context: KernelContext, block: RowBlock | None = None) -> KernelSpec | None:
@@ -314,75 +277,3 @@ def mask_lanes(node: Node, attrs: MaskAttrs, shape: tuple[Index, ...]) -> tuple[
         return call_int("tt_bits_x4", i32(bits[tirx.indexdiv(flat, 8)]) >> tirx.indexmod(flat, 8), dtype="bool")
 
     return [bits], four
-
-
-def vector_update(node: Node, attrs: QUpdateAttrs | QSumAttrs) -> KernelSpec | None:
-    """Compute the step of a weight, or a running sum, by the gradient of a product.
-
-    1x1: both operands transposed, so that a weight's gradient is a sum over neighbours. k x k: see lane_sums.
-    """
-    if is_rank_one(node):
-        return None
-    outputs, kernel_h, kernel_w, inputs = shape = node.outputs[0].shape
-    conv, image = replace(geometry(node), bias=False), operand(node, "x").shape
-    if is_product(conv):
-        pixels = math.prod(image[:3])
-        extents = (outputs, inputs, pixels)
-        return _flat_update(node, attrs, extents) if kernel_h == kernel_w == 1 and fits(extents) else None
-    if conv.groups > 1 or inputs % LANES:
-        return None
-    old, (x, g) = _old(node, shape), tensors(node, "x", "g")
-    operands, kept, moved = _step(node, attrs)
-
-    def finish(acc: Expr, *index: Expr) -> Expr:
-        o, r, s, i = index
-        return moved(old[index], acc, o, ((o * kernel_h + r) * kernel_w + s) * inputs + i)
-
-    window, lanes = TapWindow(conv, (image[1], image[2])), lane_sums(shape, 1, True, kept)
-    out, schedule = weight_sums(
-        shape, conv, Centred(x, attrs.x_zero), Centred(g), window, finish, (1, 1), schedule=lanes
-    )
-    return KernelSpec([old, x, g, *operands], [out], schedule)
-
-
-def _old(node: Node, shape: tuple[int, ...]) -> te.Tensor:
-    """Return the tensor that a step or a running sum overwrites."""
-    return placeholder(node.inputs[0], "w", shape)
-
-
-def _flat_update(node: Node, attrs: QUpdateAttrs | QSumAttrs, extents: tuple[int, int, int]) -> KernelSpec:
-    outputs, inputs, pixels = extents
-    x, g = tensor(node, "x", (pixels, inputs)), tensor(node, "g", (pixels, outputs))
-    old = _old(node, (outputs, inputs))
-    operands, kept, moved = _step(node, attrs)
-
-    def finish(acc: Expr, o: Expr, i: Expr) -> Expr:
-        return moved(old[o, i], acc, o, o * inputs + i)
-
-    left = VectorOperand(lambda o, k: g[k, o], "transposed", outputs)
-    right = VectorOperand(lambda i, k: x[k, i], "transposed", inputs)
-    end = Epilogue(finish, attrs.x_zero, kept)
-    out, schedule = pixel_product(extents, left, right, end, turned_rows(extents, packed_tiles(*extents)))
-    return KernelSpec([old, x, g, *operands], [out], schedule)
-
-
-def _step(node: Node, attrs: QUpdateAttrs | QSumAttrs) -> tuple[list[te.Tensor], list[te.Tensor], Callable[..., Expr]]:
-    """Return (operands, tables kept per channel, moved) of a step or a running sum.
-
-    moved(old weight or sum, gradient, output channel, index of the weight): of four neighbours.
-    """
-    if isinstance(attrs, QSumAttrs):
-
-        def added(old: Expr, acc: Expr, _o: Expr, _index: Expr) -> Expr:
-            return call_int("tt_add_x4", old, acc)
-
-        return [], [], added
-    *scale, noise, salt = operands = tensors(node, *SCALE, "noise", "salt")
-    spare = 31 - op_def(node.op).accumulator(node.inputs, attrs).bit_length()
-    size, kept = kept_steps(scale)
-
-    def moved(old: Expr, acc: Expr, o: Expr, index: Expr) -> Expr:
-        random = call_int("tt_noise_x4", noise[0], salt[0], index)
-        return call_int("tt_quick_move_x4", i32(old), acc, *size(o), random, i32(attrs.limit), i32(spare), dtype="int8")
-
-    return operands, kept, moved

@@ -37,11 +37,13 @@ from tinytrain_compile.lower.kernels.base import (
     written,
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
-from tinytrain_compile.lower.kernels.int8.helium.conv import ErrorEnd, mask_lanes, vector_update
+from tinytrain_compile.lower.kernels.int8.helium.conv import ErrorEnd, mask_lanes
+from tinytrain_compile.lower.kernels.int8.helium.gradients import any_update
 from tinytrain_compile.lower.kernels.int8.operands import Centred
 from tinytrain_compile.lower.kernels.int8.pointwise import summed_errors
 from tinytrain_compile.lower.kernels.int8.steps import kept_steps
 from tinytrain_compile.lower.schedules import keep_tables
+from tinytrain_compile.ops.int8.conv_form import is_rank_one
 from tinytrain_compile.ops.int8.error import MaskAttrs
 from tinytrain_compile.ops.int8.pointwise import ADD_BITS, LIFT, SUM_BITS, ErrorAttrs, QAddAttrs, QRescaleAttrs
 from tinytrain_compile.ops.int8.update import SCALE, QBiasUpdateAttrs, QSumAttrs, QUpdateAttrs
@@ -192,17 +194,19 @@ def vector_sum(node: Node, _context: KernelContext) -> KernelSpec | None:
     """Compute a running sum of gradients of products or errors."""
     attrs = attrs_of(node, QSumAttrs)
     if attrs.of == "product":
-        return vector_update(node, attrs)
+        return any_update(node, attrs)
     return _vector_bias(node) if attrs == QSumAttrs("errors") else None
 
 
 @vector_kernel("QUpdate")
 def vector_weight_update(node: Node, _context: KernelContext) -> KernelSpec | None:
-    """Compute the step of a weight that noise rounds."""
+    """Compute the step of a weight without momentum: by the gradient of a product, or by a sum if noise rounds it."""
     attrs = attrs_of(node, QUpdateAttrs)
-    if attrs.fine or attrs.momentum or attrs.squares or attrs.gradient == "float":
+    if attrs.momentum or attrs.squares or attrs.gradient == "float":
         return None
-    return vector_update(node, attrs) if attrs.gradient == "product" else _vector_apply(node, attrs)
+    if attrs.gradient == "product":
+        return None if is_rank_one(node) else any_update(node, attrs)
+    return None if attrs.fine else _vector_apply(node, attrs)
 
 
 def _vector_bias(node: Node) -> KernelSpec | None:

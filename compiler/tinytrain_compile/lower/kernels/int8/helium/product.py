@@ -92,41 +92,6 @@ def channel_product(
     return te.compute((m, n), element, "out"), schedule
 
 
-def pixel_product(
-    extents: tuple[int, int, int], left: VectorOperand, right: VectorOperand, end: Epilogue, strip: int
-) -> tuple[te.Tensor, Schedule]:
-    """Return out[m,n] = finish(sum_k left(m,k) (right(n,k) - zero), m, n); channels are m, and lanes along n.
-
-    strip: rows of the right operand in scratch; tables are scalars.
-    """
-    (m, n, k), zero = extents, end.zero
-    a, b = _stage(left, (m, k), "left"), _stage(right, (n, k), "right")
-    acc = _sums((m,), n, k, a, b)
-    rows = _row_sums(a, (m, k)) if zero else None
-
-    def element(i: Expr, j: Expr) -> Expr:
-        value = acc[i, tirx.indexdiv(j, LANES), tirx.indexmod(j, LANES)]
-        return end.finish(value if rows is None else value - rows[i] * i32(zero), i, j)
-
-    def schedule(sch: s_tir.Schedule) -> None:
-        row, column = sch.get_loops(sch.get_sblock("out"))
-        first, column, lane = sch.split(column, [None, strip // LANES, LANES])
-        sch.reorder(first, row, column, lane)
-        _move(sch, "acc", column)
-        for table in end.tables:
-            _move(sch, str(table.op.name), row)
-        if rows is not None:
-            _move(sch, "row_sum", row)
-        _fill(sch, "left", left, row, k)
-        _fill(sch, "right", right, first, k)
-        _compute_sums(sch, 3, k)
-        if rows is not None:
-            _compute_row_sums(sch, 2, k)
-        sch.vectorize(lane)
-
-    return te.compute((m, n), element, "out"), schedule
-
-
 def patch_product(
     shape: MapShape,
     pitches: tuple[int, int],
@@ -199,13 +164,6 @@ def copied_rows(extents: tuple[int, int, int], tiles: PackedTiles, pieced: bool)
     unit = tiles.unit(m)
     room = tiles.scratch_bytes - (LANES * k + 8 if pieced else 0)
     return max((rows for rows in range(unit, m + 1, unit) if m % rows == 0 and rows * k <= room), default=unit)
-
-
-def turned_rows(extents: tuple[int, int, int], tiles: PackedTiles) -> int:
-    """Return how many rows of the right operand are transposed at a time, besides one of the left."""
-    _, n, k = extents
-    room = tiles.scratch_bytes - k - 8
-    return max((rows for rows in range(LANES, n + 1, LANES) if n % rows == 0 and rows * k <= room), default=LANES)
 
 
 def _stage(rows: VectorOperand, shape: tuple[Index, int], name: str) -> Load:

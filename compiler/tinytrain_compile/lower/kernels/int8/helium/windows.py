@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm import te, tirx
 from tvm.ir import Expr
@@ -25,6 +25,7 @@ from tinytrain_compile.lower.kernels.base import (
 )
 from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, output_shape
 from tinytrain_compile.lower.kernels.int8.helium.odd import end_of
+from tinytrain_compile.lower.kernels.int8.operands import kept_of
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
 from tinytrain_compile.ops.int8.conv_form import (
@@ -42,8 +43,6 @@ BYTES = 16
 """Products of an instruction."""
 LARGEST_OFFSET, LARGEST_AREA = 127, 254
 """Largest offset of a load, in bytes; most taps of a kernel, whose places are bytes."""
-KEPT = {"": 0, "value": 1, "bits": 2}
-"""TT_ALL_KEPT, TT_KEPT_BY_VALUE, TT_KEPT_BY_BITS of tt_mve_errors.h, by MaskAttrs.kind."""
 _ROW, _VECTOR, _SUM = 6, 2, 9
 """Instructions of a row of a band and of eight pixels of it; of a vector of taps for four sums."""
 
@@ -90,25 +89,28 @@ def cut_bands(
 ) -> Bands | None:
     """Return the cheapest bands whose scratch is at most the plan's, None if there are none.
 
-    strips: permitted ones; narrow: whether rows may have less than four pixels; most: output rows in a band.
+    strips: permitted ones; narrow: whether rows may have less than four pixels; most: output rows in a band. If phases
+    differ in their extents, lanes are pixels of a row.
     """
     phases = tiles.phases
-    width = out_hw[1] // phases[1]
+    width, ragged = -(-out_hw[1] // phases[1]), out_hw[0] % phases[0] + out_hw[1] % phases[1] > 0
     across = (width - 1) * window.strides[1] + window.taps[1] + window.lead[1]
     ways: list[tuple[float, Bands]] = []
     for strip in strips:
-        for band in (rows for rows in range(1, strip + 1) if strip % rows == 0 or rows % LANES == 0):
+        for band in (rows for rows in range(1, strip + 1) if ragged or strip % rows == 0 or rows % LANES == 0):
             if band > (most or band):
                 continue
             deep = (band - 1) * window.strides[0] + window.taps[0] + window.lead[0]
             vectors = -(-((window.taps[1] - 1) * deep + window.taps[0]) // BYTES)
             by_rows, groups = band % LANES == 0, -(-width // LANES)
+            if by_rows and ragged:
+                continue
             step = window.strides[0] if by_rows else window.strides[1] * deep
             spare = 0 if by_rows else step * max(LANES - width, 0)
             bands = Bands(strip, band, deep, across, vectors, phases, spare)
             reach = BYTES * (vectors - 1) + (LANES - 1) * step
             fits = max(deep, reach) <= LARGEST_OFFSET and bands.scratch_bytes <= tiles.scratch_bytes
-            if fits and (narrow or not spare):
+            if fits and (narrow or not (spare or (ragged and width == LANES))):
                 again = -(-strip // band) * band / strip
                 laid = deep * (_ROW + _VECTOR * -(-across // 8)) / (band * width * math.prod(phases))
                 sums = _SUM * vectors / LANES * (1.0 if by_rows else groups * LANES / width)
@@ -132,7 +134,7 @@ def band_depthwise(node: Node, block: RowBlock | None) -> KernelSpec | None:
 
     def body(y: Buffer, scratch: Buffer, given: Sequence[Buffer]) -> Stmt:
         out_hw = (high if block is None else shape[1], wide)
-        sizes, taps, cut = _shapes(image, window.taps, conv.strides, conv.kernel, out_hw, bands)
+        sizes, taps, cut = _shapes(image, window.taps, conv.strides, conv.kernel, out_hw, out_hw, bands)
         maps = struct("tt_spread_of", (*conv.dilations, *spread, rows, columns))
         places = map(first, (y, scratch, *given))
         return called(_by_rows("tt_depthwise8", block), *places, sizes, taps, maps, cut, end_of(attrs))
@@ -166,14 +168,15 @@ def band_gradient(node: Node, block: RowBlock | None) -> KernelSpec | None:
     """Compute a depthwise QConvGradInput: in one strip if it fits, or row by row; None if bands do not suit it."""
     attrs, (count, height, width, channels) = attrs_of(node, QConvGradInputAttrs), operand(node, "g").shape
     conv, (_, rows, columns, _) = attrs.conv, result(node, "error").shape
-    tiles, phases = _of_rows(backward_depthwise(node), block, 1), backward_phases(node)
-    if not _takes(node) or phases != conv.strides or (attrs.mask.kind == "bits" and channels % 8):
+    tiles, phases = _of_rows(backward_depthwise(node), block, 1), conv.strides
+    uneven = backward_phases(node) != phases and block is not None
+    if not _takes(node) or uneven or (attrs.mask.kind == "bits" and channels % 8):
         return None
-    window, high = _gradient_window(conv, phases), rows // phases[0]
+    window, high = _gradient_window(conv, phases), -(-rows // phases[0])
     if any(window.taps[axis] - 1 < conv.pads[axis] // phases[axis] for axis in (0, 1)):
         return None
     strips = [s for s in range(1, high + 1) if high % s == 0] if block is None else [1]
-    bands = cut_bands(tiles, (rows, columns), window, strips)
+    bands = cut_bands(replace(tiles, phases=phases), (rows, columns), window, strips)
     if bands is None:
         return None
     names = ("multiplier", "shift", "w", *attrs.mask.operands)
@@ -181,14 +184,16 @@ def band_gradient(node: Node, block: RowBlock | None) -> KernelSpec | None:
     layer, shape = (count, height, width, channels, *conv.pads[:2], 0), output_shape(node)
     if block is not None:
         high, shape = block.count, output_shape(node, block.count * phases[0])
-    numbers = _shapes(layer, window.taps, (1, 1), conv.kernel, (high, columns // phases[1]), bands)
-    kept = struct("tt_keep_of", (KEPT[attrs.mask.kind], attrs.mask.low, attrs.mask.high))
+    largest = (high, -(-columns // phases[1]))
+    numbers = _shapes(layer, window.taps, (1, 1), conv.kernel, (shape[1], columns), largest, bands)
 
     def body(y: Buffer, scratch: Buffer, given: Sequence[Buffer]) -> Stmt:
         peak, p_out, p_in, g, multiplier, shift, w, *others = given
         mask, table = others[0] if attrs.mask.operands else g, [] if block is None else [others[-1]]
         places = map(first, (y, scratch, peak, g, w, multiplier, shift, mask, *table))
-        return called(_by_rows("tt_depthwise8_error", block), *places, p_in[(0,)] - p_out[(0,)], *numbers, kept)
+        return called(
+            _by_rows("tt_depthwise8_error", block), *places, p_in[(0,)] - p_out[(0,)], *numbers, kept_of(attrs.mask)
+        )
 
     return KernelSpec(inputs, [_in_bands(inputs, block, shape, bands, body), None], plain)
 
@@ -226,13 +231,14 @@ def _shapes(
     strides: tuple[int, int],
     kernel: tuple[int, int],
     out_hw: tuple[Index, int],
+    phase_hw: tuple[Index, int],
     bands: Bands,
 ) -> tuple[Expr, Expr, Expr]:
     cut = (bands.strip, bands.band, bands.deep, bands.across, bands.vectors, *bands.phases)
     return (
         struct("tt_image_of", image),
         struct("tt_taps_of", (*taps, *strides, *kernel)),
-        struct("tt_bands_of", (*out_hw, *cut)),
+        struct("tt_bands_of", (*out_hw, *phase_hw, *cut)),
     )
 
 

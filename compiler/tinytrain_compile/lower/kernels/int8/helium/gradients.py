@@ -1,0 +1,69 @@
+"""Gradients of convolutions over all channels on vectors: one call each (tt_mve_gradients.h)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tvm import tirx
+from tvm.tirx import Buffer, Stmt
+
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.intrinsics.lanes import LANES, LARGEST_PITCH
+from tinytrain_compile.lower.kernels.base import KernelSpec, called, first, i32, placeholder, plain, tensors, written
+from tinytrain_compile.lower.kernels.int8.strided import error_call, layer_shape
+from tinytrain_compile.ops.base import op_def
+from tinytrain_compile.ops.int8.conv_form import geometry, is_product, map_sizes, turned_bytes
+from tinytrain_compile.ops.int8.update import SCALE, QSumAttrs, QUpdateAttrs
+from tinytrain_compile.ops.names import is_prepared, operand, operands, result
+
+
+def any_gradient(node: Node) -> KernelSpec | None:
+    """Compute the error of an image with four channels or more; None if the plan's scratch does not hold what it needs.
+
+    None also for other nodes: of groups, or a weight in two parts.
+    """
+    conv, channels = geometry(node), result(node, "error").shape[3]
+    weights = math.prod(conv.kernel) * channels
+    if conv.groups > 1 or conv.split is not None or is_prepared(node) or channels < LANES or weights >= LARGEST_PITCH:
+        return None
+    turned = turned_bytes(node)
+    return error_call(node, "tt_conv8_error", turned) if turned <= op_def(node.op).scratch(node) else None
+
+
+def any_update(node: Node, attrs: QUpdateAttrs | QSumAttrs) -> KernelSpec | None:
+    """Compute the step of a weight by its gradient, or add this to a running sum.
+
+    None for other nodes, and if the plan's scratch does not hold four maps of the image and one of the error.
+    """
+    image, error, conv = operand(node, "x").shape, operand(node, "g").shape, geometry(node)
+    maps, (pixels, map_bytes) = conv.kernel[1] * image[3], map_sizes(node)
+    if conv.groups > 1 or pixels == 1 or maps < LANES or max(error[3], conv.strides[1] * image[3]) >= LARGEST_PITCH:
+        return None
+    fitting = (op_def(node.op).scratch(node) - pixels) // map_bytes
+    across = maps if fitting >= maps else fitting // LANES * LANES
+    if across <= 0:
+        return None
+    scratch = tirx.decl_buffer((pixels + across * map_bytes,), "int8", "maps")
+    shape = layer_shape(node, image, error, across, attrs.x_zero, is_product(conv))
+    inputs = tensors(node, *operands(node))
+    inputs[0] = placeholder(node.inputs[0], "w", node.outputs[0].shape)
+
+    def body(w: Buffer, given: Sequence[Buffer]) -> Stmt:
+        named = dict(zip(operands(node), given, strict=True))
+        at, places = {name: first(named[name]) for name in named}, (first(w), first(scratch))
+        if isinstance(attrs, QSumAttrs):
+            call = called("tt_conv8_sums", *places, at["x"], at["g"], shape)
+        else:
+            spare = 31 - op_def(node.op).accumulator(node.inputs, attrs).bit_length()
+            read = [at[name] for name in ("x", "g", *SCALE)]
+            numbers = (shape, i32(attrs.limit), i32(spare))
+            if attrs.fine:
+                call = called("tt_conv8_update_fine", places[0], at["fraction"], places[1], *read, *numbers)
+            else:
+                noise = (named["noise"][(0,)], named["salt"][(0,)])
+                call = called("tt_conv8_update", *places, *read, *noise, *numbers)
+        return tirx.stmt_seq(tirx.AllocBuffer(scratch), call)
+
+    out = written(inputs, node.outputs[0].shape, node.outputs[0].dtype, body)
+    return KernelSpec(inputs, [out, *(None for _ in node.outputs[1:])], plain)

@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
+/* Data gradients of convolutions with strides, of pixels that are not all reached by as many taps: 1x1, and 3x3 depthwise
+ * with stride 2. The same bits on every core. */
+#ifndef TT_ERRORS_H
+#define TT_ERRORS_H
+
+#include "tt_conv.h"
+
+/* How the last operand tells which errors are kept: see MaskAttrs. */
+#define TT_ALL_KEPT 0
+#define TT_KEPT_BY_VALUE 1
+#define TT_KEPT_BY_BITS 2
+typedef struct tt_keep {
+    int32_t kind, low, high;
+} tt_keep;
+
+static inline TT_ALWAYS tt_keep tt_keep_of(int32_t kind, int32_t low, int32_t high)
+{
+    return (tt_keep){kind, low, high};
+}
+
+/* Whether the error at element `at` is kept. */
+static inline TT_ALWAYS bool tt_is_kept(const void *mask, int32_t at, tt_keep keep)
+{
+    if (keep.kind == TT_KEPT_BY_VALUE) {
+        return tt_passes(((const int8_t *)mask)[at], keep.low, keep.high);
+    }
+    return keep.kind == TT_ALL_KEPT || (((const uint8_t *)mask)[at / 8] >> at % 8 & 1) != 0;
+}
+
+/* ---- 1x1 --------------------------------------------------------------------------------------------------------- */
+
+/* Two columns of weights, `on` (0 or 1) from each other, as tt_widen_two lays them; what is no whole block is behind it. */
+static inline TT_ALWAYS void tt_turn_two(int16_t *to, const int8_t *w, int32_t on, int32_t pitch, int32_t n)
+{
+    const int32_t rest = n % 4;
+    for (int32_t k = 0; k < n - rest; k += 4) {
+        tt_gather4(to + 2 * k, w + k * pitch, pitch, 0);
+        tt_gather4(to + 2 * k + 4, w + k * pitch + on, pitch, 0);
+    }
+    for (int32_t k = n - rest; k < n; k++) {
+        to[n - rest + k] = w[k * pitch];
+        to[n + k] = w[k * pitch + on];
+    }
+}
+
+/* A QConvGradInput of 1x1 with strides: the errors of pixels that no tap reaches are 0. scratch: two columns of weights;
+ * exponent: of the incoming error less that of what comes out; of: the layer. */
+static inline TT_ALWAYS void tt_pixels_error(int8_t *y, int16_t *scratch, int32_t *peak, const int8_t *g, const int8_t *w,
+    const int32_t *multiplier, const int8_t *shift, const void *mask, int32_t exponent, tt_conv_shape of, tt_keep keep)
+{
+    const int32_t blocks = of.outputs / 4, rest = of.outputs % 4, line = of.width * of.channels;
+    memset(y, 0, (size_t)(of.count * of.height * line));
+    for (int32_t c = 0; c < of.channels; c += 2) {
+        const int32_t next = of.channels % 2 == 0 || c + 1 < of.channels ? 1 : 0;
+        const int32_t factor_0 = tt_factor(multiplier[c]), down_0 = tt_down(multiplier[c], shift[c] + exponent);
+        const int32_t factor_1 = tt_factor(multiplier[c + next]);
+        const int32_t down_1 = tt_down(multiplier[c + next], shift[c + next] + exponent);
+        const int8_t *from = g;
+        tt_turn_two(scratch, w + c, next, of.channels, of.outputs);
+        for (int32_t row = 0; row < of.count * of.high; row++) {
+            int32_t place = (row / of.high * of.height + row % of.high * of.down) * line + c;
+            for (int32_t x = 0; x < of.wide; x += 2) {
+                const int32_t second = of.wide % 2 == 0 || x + 1 < of.wide ? 1 : 0, on = second * of.right * of.channels;
+                const int16_t *const last = scratch + 8 * blocks;
+                const int8_t *const tail = from + 4 * blocks;
+                int32_t sum_00 = 0, sum_01 = 0, sum_10 = 0, sum_11 = 0;
+                if (blocks > 0) {
+                    tt_dot_direct_2x2(&sum_00, &sum_01, &sum_10, &sum_11, scratch, from, second * of.outputs, blocks);
+                }
+                for (int32_t k = 0; k < rest; k++) {
+                    sum_00 += last[k] * tail[k];
+                    sum_01 += last[k] * tail[second * of.outputs + k];
+                    sum_10 += last[rest + k] * tail[k];
+                    sum_11 += last[rest + k] * tail[second * of.outputs + k];
+                }
+                y[place] = tt_rescaled_error(tt_is_kept(mask, place, keep), sum_00, factor_0, down_0, peak);
+                y[place + next] = tt_rescaled_error(tt_is_kept(mask, place + next, keep), sum_10, factor_1, down_1, peak);
+                place += on;
+                y[place] = tt_rescaled_error(tt_is_kept(mask, place, keep), sum_01, factor_0, down_0, peak);
+                y[place + next] = tt_rescaled_error(tt_is_kept(mask, place + next, keep), sum_11, factor_1, down_1, peak);
+                place += of.right * of.channels;
+                from += (1 + second) * of.outputs;
+            }
+        }
+    }
+}
+
+/* ---- depthwise 3x3, stride 2 ------------------------------------------------------------------------------------- */
+
+/* Rows of the image are reached in turn by the taps of rows 0 and 2, from two rows of the error, and by those of row 1, from
+ * the first of these; its columns likewise. So two rows of the image are computed together, two columns at a time. Two
+ * elements of the error are a word of halves where there are products in pairs. Sums are doubled there, so that the upper
+ * half of their product with a multiplier is that of tt_requantise. */
+#if TT_HAS_DSP
+typedef uint32_t tt_both;
+#else
+typedef struct tt_both {
+    int32_t first, second;
+} tt_both;
+#endif
+
+static inline TT_ALWAYS tt_both tt_both_of(int32_t first, int32_t second)
+{
+#if TT_HAS_DSP
+    tt_both both;
+    __asm__("pkhbt %0, %1, %2, lsl #16" : "=r"(both) : "r"(first), "r"(second));
+    return both;
+#else
+    return (tt_both){first, second};
+#endif
+}
+
+/* Products of both elements, of the first ones, of the first with the second; and such added to a sum. */
+#if TT_HAS_DSP
+#define TT_BOTH(name, first, added, products)                                                                          \
+    static inline TT_ALWAYS int32_t name(tt_both a, tt_both b)                                                         \
+    {                                                                                                                  \
+        int32_t sum;                                                                                                   \
+        __asm__(first " %0, %1, %2" : "=r"(sum) : "r"(a), "r"(b));                                                     \
+        return sum;                                                                                                    \
+    }                                                                                                                  \
+    static inline TT_ALWAYS int32_t name##_added(int32_t sum, tt_both a, tt_both b)                                    \
+    {                                                                                                                  \
+        __asm__(added " %0, %1, %2, %0" : "+r"(sum) : "r"(a), "r"(b));                                                 \
+        return sum;                                                                                                    \
+    }
+#else
+#define TT_BOTH(name, first, added, products)                                                                          \
+    static inline TT_ALWAYS int32_t name(tt_both a, tt_both b)                                                         \
+    {                                                                                                                  \
+        return products;                                                                                               \
+    }                                                                                                                  \
+    static inline TT_ALWAYS int32_t name##_added(int32_t sum, tt_both a, tt_both b)                                    \
+    {                                                                                                                  \
+        return sum + products;                                                                                         \
+    }
+#endif
+TT_BOTH(tt_both_products, "smuad", "smlad", (a.first * b.first + a.second * b.second))
+TT_BOTH(tt_first_products, "smulbb", "smlabb", (a.first * b.first))
+TT_BOTH(tt_cross_products, "smulbt", "smlabt", (a.first * b.second))
+
+/* What two rows of a channel are computed from: rows of the error; taps of rows 0 and 2, by columns; those of row 1, of
+ * columns 0 and 2, and of column 1 behind the shift down. half: 2^(down - 1), or 0 if the factor does not shift right. bytes: whether bytes of a mask hold
+ * whole pixels, a constant; bit: then, the channel's. has_outer, has_inner: which of both rows are in the map; constants. */
+typedef struct tt_error_rows {
+    const int8_t *first, *second;
+    tt_both outer_0, outer_1, outer_2, sides, middle;
+    int32_t multiplier, down, half, bit;
+    bool has_outer, has_inner, bytes;
+} tt_error_rows;
+
+#if TT_HAS_DSP
+/* value >> the first element, of which the instruction reads the lowest byte. */
+static inline TT_ALWAYS int32_t tt_shifted(int32_t value, tt_both by)
+{
+    __asm__("asr %0, %0, %1" : "+r"(value) : "r"(by));
+    return value;
+}
+#endif
+
+static inline TT_ALWAYS bool tt_keeps(const void *mask, int32_t at, tt_error_rows by, tt_keep keep)
+{
+    if (keep.kind == TT_KEPT_BY_BITS && by.bytes) {
+        return (((const uint8_t *)mask)[(uint32_t)at / 8] & by.bit) != 0;
+    }
+    return tt_is_kept(mask, at, keep);
+}
+
+/* The error of a sum. */
+TT_SHARED int8_t tt_one_error(bool keep, int32_t sum, int32_t multiplier, int32_t down, int32_t *peak)
+{
+    return tt_rescaled_error(keep, TT_HAS_DSP ? sum / 2 : sum, tt_factor(multiplier), down, peak);
+}
+
+/* A magnitude that is below it changes no peak, and is none of an int8 only. */
+static inline TT_ALWAYS int32_t tt_peak_limit(int32_t peak, int32_t half)
+{
+    return half == 0 ? 0 : peak < 127 ? peak : 127;
+}
+
+/* Errors of two neighbours, `on` elements apart. limit: see tt_peak_limit. */
+static inline TT_ALWAYS void tt_two_errors(int8_t *y, int32_t on, int32_t sum_0, int32_t sum_1, const int8_t *mask,
+    int32_t at, tt_error_rows by, int32_t *peak, int32_t *limit, tt_keep keep)
+{
+    const bool keep_0 = tt_keeps(mask, at, by, keep), keep_1 = tt_keeps(mask, at + on, by, keep);
+#if TT_HAS_DSP
+    int32_t y_0, y_1;
+    __asm__("smmlar %0, %1, %2, %3" : "=r"(y_0) : "r"(sum_0), "r"(by.multiplier), "r"(by.half));
+    __asm__("smmlar %0, %1, %2, %3" : "=r"(y_1) : "r"(sum_1), "r"(by.multiplier), "r"(by.half));
+    y_0 = keep_0 ? tt_shifted(y_0 + (sum_0 >> 31), by.middle) : 0;
+    y_1 = keep_1 ? tt_shifted(y_1 + (sum_1 >> 31), by.middle) : 0;
+    y[0] = (int8_t)y_0;
+    y[on] = (int8_t)y_1;
+    if (TT_LIKELY(((y_0 ^ (y_0 >> 31)) | (y_1 ^ (y_1 >> 31))) < *limit)) {
+        return;
+    }
+#endif
+    y[0] = tt_one_error(keep_0, sum_0, by.multiplier, by.down, peak);
+    y[on] = tt_one_error(keep_1, sum_1, by.multiplier, by.down, peak);
+    *limit = tt_peak_limit(*peak, by.half);
+}
+
+/* Errors of a column of both rows, or of one of them. */
+static inline TT_ALWAYS void tt_column_errors(int8_t *y, int32_t line, int32_t outer, int32_t inner, const int8_t *mask,
+    int32_t at, tt_error_rows by, int32_t *peak, int32_t *limit, tt_keep keep)
+{
+    if (by.has_outer && by.has_inner) {
+        tt_two_errors(y + at, line, outer, inner, mask, at, by, peak, limit, keep);
+        return;
+    }
+    const int32_t to = by.has_outer ? at : at + line;
+    y[to] = tt_one_error(tt_is_kept(mask, to, keep), by.has_outer ? outer : inner, by.multiplier, by.down, peak);
+    *limit = tt_peak_limit(*peak, by.half);
+}
+
+/* Sums of a column that lies between two of the error, of the row between two of its rows, and of the one on its row. */
+static inline TT_ALWAYS int32_t tt_outer_sum(tt_both here, tt_both before, tt_error_rows by)
+{
+    return tt_both_products_added(tt_both_products(here, by.outer_0), before, by.outer_2);
+}
+
+static inline TT_ALWAYS int32_t tt_inner_sum(tt_both here, tt_both before, tt_error_rows by)
+{
+    return tt_cross_products_added(tt_first_products(here, by.sides), before, by.sides);
+}
+
+/* Errors of two columns of both rows, or of one of them. */
+static inline TT_ALWAYS void tt_columns_errors(int8_t *y, const int8_t *mask, int32_t at, tt_both here, tt_both before,
+    tt_error_rows by, int32_t *peak, int32_t *limit, tt_conv_shape of, tt_keep keep)
+{
+    const int32_t step = of.channels, line = of.width * step;
+    if (by.has_outer) {
+        const int32_t sum = tt_outer_sum(here, before, by), next = tt_both_products(here, by.outer_1);
+        tt_two_errors(y + at, step, sum, next, mask, at, by, peak, limit, keep);
+    }
+    if (by.has_inner) {
+        const int32_t sum = tt_inner_sum(here, before, by), next = tt_cross_products(here, by.middle);
+        tt_two_errors(y + at + line, step, sum, next, mask, at + line, by, peak, limit, keep);
+    }
+}
+
+/* The next column of two rows of the error. */
+static inline TT_ALWAYS tt_both tt_next_column(tt_error_rows *by, int32_t step)
+{
+    const tt_both here = tt_both_of(*by->first, *by->second);
+    by->first += step;
+    by->second += step;
+#if TT_HAS_DSP
+    __asm__("" : "+r"(by->first), "+r"(by->second)); /* each steps on as it is read, without a shared index */
+#endif
+    return here;
+}
+
+/* Two rows of a channel's errors, or one of them; at: of the first element of the first. */
+static inline TT_ALWAYS void tt_error_rows3(
+    int8_t *y, const int8_t *mask, int32_t at, tt_error_rows by, int32_t *peak, tt_conv_shape of, tt_keep keep)
+{
+    const int32_t step = of.channels, line = of.width * step;
+    int32_t x = -of.left, limit = tt_peak_limit(*peak, by.half);
+    tt_both before = tt_both_of(0, 0);
+    if (x < 0) { /* no more than one column of two is in front of the map */
+        const tt_both here = tt_both_of(*by.first, *by.second);
+        if (x == -1) {
+            const int32_t outer = tt_both_products(here, by.outer_1), inner = tt_cross_products(here, by.middle);
+            tt_column_errors(y, line, outer, inner, mask, at, by, peak, &limit, keep);
+        }
+        before = here;
+        by.first += step;
+        by.second += step;
+        x += 2;
+    }
+    const int32_t inside = (of.width - x) / 2, left = of.wide - (of.left > 0 ? 1 : 0), both = inside < left ? inside : left;
+    at += x * step;
+    const int32_t turns = keep.kind == TT_ALL_KEPT ? both / 2 : 0;
+    for (int32_t i = 2 * turns; i < both; i++, at += 2 * step) {
+        const tt_both here = tt_next_column(&by, step);
+        tt_columns_errors(y, mask, at, here, before, by, peak, &limit, of, keep);
+        before = here;
+    }
+    for (int32_t i = 0; i < turns; i++, at += 4 * step) { /* two at a time, so that none moves between registers */
+        const tt_both here = tt_next_column(&by, step);
+        tt_columns_errors(y, mask, at, here, before, by, peak, &limit, of, keep);
+        before = tt_next_column(&by, step);
+        tt_columns_errors(y, mask, at + 2 * step, before, here, by, peak, &limit, of, keep);
+    }
+    for (x += 2 * both; x < of.width; x++, at += step) { /* behind the last two of the error, or half of them */
+        const bool there = both < left, even = (x + of.left) % 2 == 0;
+        const tt_both here = there ? tt_both_of(*by.first, *by.second) : tt_both_of(0, 0);
+        const int32_t outer = even ? tt_outer_sum(here, before, by) : tt_both_products(here, by.outer_1);
+        const int32_t inner = even ? tt_inner_sum(here, before, by) : tt_cross_products(here, by.middle);
+        tt_column_errors(y, line, outer, inner, mask, at, by, peak, &limit, keep);
+    }
+}
+
+/* A QConvGradInput of a depthwise 3x3 convolution with stride 2. */
+static inline TT_ALWAYS void tt_depthwise_error3(int8_t *y, int32_t *peak, const int8_t *g, const int8_t *w,
+    const int32_t *multiplier, const int8_t *shift, const void *mask, int32_t exponent, tt_conv_shape of, tt_keep keep)
+{
+    const int32_t line = of.width * of.channels, pitch = of.wide * of.channels;
+    for (int32_t c = 0; c < of.count * of.channels; c++) {
+        const int32_t channel = c % of.channels, n = c / of.channels;
+        const int8_t *const map = g + n * of.high * pitch + channel;
+        tt_error_rows by;
+        by.multiplier = multiplier[channel];
+        by.bytes = of.channels % 8 == 0;
+        by.bit = 1 << channel % 8;
+        by.down = tt_down(by.multiplier, shift[channel] + exponent);
+        by.half = by.down > 0 ? (int32_t)(1u << (by.down - 1)) : 0;
+        for (int32_t i = 0, up = -of.top; up < of.height; i++, up += 2) {
+            const int32_t at = (n * of.height + up) * line + channel;
+            if (i < 2 || i >= of.high) { /* rows beyond the border stand for themselves by any other ones, without taps */
+                const int8_t *const own = w + 9 * channel;
+                const int32_t scale = TT_HAS_DSP ? 2 : 1, first = i < of.high ? scale : 0;
+                const int32_t second = i > 0 && i <= of.high ? scale : 0;
+                by.outer_0 = tt_both_of(first * own[0], second * own[6]);
+                by.outer_1 = tt_both_of(first * own[1], second * own[7]);
+                by.outer_2 = tt_both_of(first * own[2], second * own[8]);
+                by.sides = tt_both_of(first * own[3], first * own[5]);
+                by.middle = tt_both_of(by.down, first * own[4]);
+            }
+            by.first = i < of.high ? map + i * pitch : map;
+            by.second = i > 0 && i <= of.high ? map + (i - 1) * pitch : map;
+            by.has_outer = by.has_inner = true;
+            if (up >= 0 && up + 1 < of.height) {
+                tt_error_rows3(y, mask, at, by, peak, of, keep);
+            } else if (up >= 0 && (of.height + of.top) % 2 == 1) {
+                by.has_inner = false;
+                tt_error_rows3(y, mask, at, by, peak, of, keep);
+            } else if (up == -1 && of.top == 1) {
+                by.has_outer = false;
+                tt_error_rows3(y, mask, at, by, peak, of, keep);
+            }
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,429 @@
+/* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
+/* Gradients of convolutions over all channels on vectors (Helium). Where there are no vectors, plain C gives the same bits.
+ *
+ * Data: the window of the error under a pixel, times the turned weights of four channels of the image, which lie in scratch.
+ * Weights: a map of the error times the image under a tap. Both lie in scratch by channel, so that pixels are neighbours;
+ * the image once for every column of taps, moved by it and thinned by the stride.
+ */
+#ifndef TT_MVE_GRADIENTS_H
+#define TT_MVE_GRADIENTS_H
+
+#include "tt_mve_conv.h"
+#include "tt_mve_errors.h"
+
+/* Four runs of elements, `apart` from each other. */
+typedef struct tt_runs {
+    const int8_t *at_0, *at_1, *at_2, *at_3;
+} tt_runs;
+
+static inline TT_ALWAYS tt_runs tt_runs_of(const int8_t *at, int32_t apart)
+{
+    return (tt_runs){at, at + apart, at + 2 * apart, at + 3 * apart};
+}
+
+/* Elements of a run of n with the rest of its last vector. */
+static inline TT_ALWAYS int32_t tt_whole(int32_t n)
+{
+    return (n + 15) / 16 * 16;
+}
+
+/* Sums of four channels. */
+typedef struct tt_sums {
+    int32_t sum_0, sum_1, sum_2, sum_3;
+} tt_sums;
+
+#if TT_HAS_MVE
+#define TT_NEAR_RUNS [a] "+r"(a), [b] "+r"(b->at_0), [b2] "+r"(b->at_2)
+#define TT_FAR_RUNS TT_NEAR_RUNS, [b1] "+r"(b->at_1), [b3] "+r"(b->at_3)
+#define TT_CONSTANT(n) __builtin_constant_p(n)
+#endif
+
+/* s += a . b_i of n elements, n > 0, for the four runs of b, `apart` from each other, which move on by tt_whole(n).
+ * begin: s is 0, a constant. */
+static inline TT_ALWAYS void tt_runs8_x4(
+    tt_sums *s, const int8_t *a, tt_runs *b, int32_t apart, int32_t n, bool begin)
+{
+#if TT_HAS_MVE
+    if (TT_CONSTANT(n) && n % 16 == 0 && n <= 64) {
+#pragma GCC unroll 4
+        for (int32_t i = 0; i < n; i += 16) {
+            if (TT_CONSTANT(apart) && apart <= 127 && begin && i == 0) {
+                __asm__ volatile(TT_NEAR_DOTS("vmladav.s8")
+                                 : TT_SUMS_OF(s->sum_, "=&Te"), TT_NEAR_RUNS
+                                 : [at1] "i"(apart)
+                                 : "q0", "q1", "q2", "memory");
+            } else if (TT_CONSTANT(apart) && apart <= 127) {
+                __asm__ volatile(TT_NEAR_DOTS("vmladava.s8")
+                                 : TT_SUMS_OF(s->sum_, "+Te"), TT_NEAR_RUNS
+                                 : [at1] "i"(apart)
+                                 : "q0", "q1", "q2", "memory");
+            } else if (begin && i == 0) {
+                __asm__ volatile(TT_FAR_DOTS("vmladav.s8")
+                                 : TT_SUMS_OF(s->sum_, "=&Te"), TT_FAR_RUNS
+                                 :
+                                 : "q0", "q1", "q2", "memory");
+            } else {
+                __asm__ volatile(TT_FAR_DOTS("vmladava.s8")
+                                 : TT_SUMS_OF(s->sum_, "+Te"), TT_FAR_RUNS
+                                 :
+                                 : "q0", "q1", "q2", "memory");
+            }
+        }
+    } else if (TT_CONSTANT(n) && n % 32 == 0) {
+        __asm__ volatile("dls lr, %[n]\n"
+                         "1:\n\t" TT_FAR_DOTS("vmladava.s8") TT_FAR_DOTS("vmladava.s8") "le lr, 1b"
+                         : TT_SUMS_OF(s->sum_, "+Te"), TT_FAR_RUNS
+                         : [n] "r"(n / 32)
+                         : "lr", "q0", "q1", "q2", "memory");
+    } else {
+        __asm__ volatile("dlstp.8 lr, %[n]\n"
+                         "1:\n\t" TT_FAR_DOTS("vmladava.s8") "letp lr, 1b"
+                         : TT_SUMS_OF(s->sum_, "+Te"), TT_FAR_RUNS
+                         : [n] "r"(n)
+                         : "lr", "q0", "q1", "q2", "memory");
+    }
+#else
+    for (int32_t k = 0; k < n; k++) {
+        s->sum_0 += a[k] * b->at_0[k];
+        s->sum_1 += a[k] * b->at_1[k];
+        s->sum_2 += a[k] * b->at_2[k];
+        s->sum_3 += a[k] * b->at_3[k];
+    }
+    (void)begin;
+    (void)apart;
+    const int32_t on = tt_whole(n);
+    *b = (tt_runs){b->at_0 + on, b->at_1 + on, b->at_2 + on, b->at_3 + on};
+#endif
+}
+
+/* ---- data -------------------------------------------------------------------------------------------------------- */
+
+/* The taps along an axis that reach every stride-th element of the image from `phase` on: the first one, the distance
+ * between two, and how many. Element `phase` reads the error from `from` on, every step-th element, with the last tap first. */
+typedef struct tt_reach {
+    int32_t tap, apart, taps, step, from;
+} tt_reach;
+
+static inline TT_ALWAYS tt_reach tt_reach_of(
+    int32_t phase, int32_t pad, int32_t kernel, int32_t stride, int32_t dilation)
+{
+    int32_t apart = 1, tap = 0;
+    while (apart * dilation % stride != 0) {
+        apart++;
+    }
+    while (tap < apart && (phase + pad - tap * dilation) % stride != 0) {
+        tap++;
+    }
+    const int32_t step = apart * dilation / stride, taps = tap < apart && tap < kernel ? (kernel - 1 - tap) / apart + 1 : 0;
+    return (tt_reach){tap, apart, taps, step, (phase + pad - tap * dilation) / stride - (taps - 1) * step};
+}
+
+/* Whether there are elements of the image that no tap reaches. */
+static inline TT_ALWAYS bool tt_misses_pixels(tt_conv_shape of)
+{
+    bool misses = false;
+    for (int32_t i = 0; i < of.down; i++) {
+        misses |= tt_reach_of(i, of.top, of.rows, of.down, of.dilation_rows).taps == 0;
+    }
+    for (int32_t i = 0; i < of.right; i++) {
+        misses |= tt_reach_of(i, of.left, of.columns, of.right, of.dilation_columns).taps == 0;
+    }
+    return misses;
+}
+
+/* Runs of elements under a row of taps: one if the taps are neighbours. */
+static inline TT_ALWAYS int32_t tt_runs_in(tt_reach columns)
+{
+    return columns.step == 1 ? 1 : columns.taps;
+}
+
+/* The turned weights of a phase for four channels of the image, one after the other: runs, each of whole vectors. w: those
+ * of the first channel. */
+static inline TT_ALWAYS void tt_lay_turned8(
+    int8_t *to, const int8_t *w, tt_reach rows, tt_reach columns, tt_conv_shape of)
+{
+    const int32_t pitch = of.rows * of.columns * of.channels, runs = tt_runs_in(columns);
+    const int32_t n = columns.taps / runs * of.outputs;
+    for (int32_t i = 0; i < 4 * rows.taps; i++) {
+        const int32_t row = rows.tap + (rows.taps - 1 - i % rows.taps) * rows.apart;
+        for (int32_t s = 0; s < columns.taps; s++) {
+            const int32_t tap = row * of.columns + columns.tap + (columns.taps - 1 - s) * columns.apart;
+            int8_t *const place = to + (runs == 1 ? s * of.outputs : s * tt_whole(n));
+            tt_gather8(place, w + tap * of.channels + i / rows.taps, pitch, of.outputs);
+        }
+        to += runs * tt_whole(n);
+    }
+}
+
+/* Sums of a pixel whose taps reach beyond the error. map: the error; row, column: of the first of its places. */
+static inline TT_ALWAYS void tt_border_x4(tt_sums *s, const int8_t *map, const int8_t *weights, int32_t row,
+    int32_t column, tt_reach rows, tt_reach columns, tt_conv_shape of)
+{
+    const int32_t runs = tt_runs_in(columns), n = columns.taps / runs * of.outputs, deep = rows.taps * runs * tt_whole(n);
+    for (int32_t r = 0; r < rows.taps; r++, row += rows.step, weights += runs * tt_whole(n)) {
+        for (int32_t run = 0; run < runs; run++) {
+            const int32_t start = column + run * columns.step, low = start < 0 ? -start : 0;
+            const int32_t room = of.wide - start, end = room < columns.taps / runs ? room : columns.taps / runs;
+            if (row >= 0 && row < of.high && low < end) {
+                tt_runs under = tt_runs_of(weights + run * tt_whole(n) + low * of.outputs, deep);
+                const int8_t *const at = map + (row * of.wide + start + low) * of.outputs;
+                tt_runs8_x4(s, at, &under, deep, (end - low) * of.outputs, false);
+            }
+        }
+    }
+}
+
+/* -1 where the errors of four neighbours from element `at` on are kept. whole: they do not cross the end of a byte. */
+static inline TT_ALWAYS tt_i32x4 tt_kept_four(const void *mask, int32_t at, bool whole, tt_keep keep)
+{
+    if (keep.kind == TT_KEPT_BY_VALUE) {
+        return tt_passes_x4(tt_load8_x4((const int8_t *)mask + at), keep.low, keep.high);
+    }
+    const uint8_t *const from = (const uint8_t *)mask + at / 8;
+    const int32_t next = whole || at % 8 <= 4 ? 0 : from[1];
+    return tt_bits_x4((from[0] | next << 8) >> at % 8);
+}
+
+/* The error of the image, a QConvGradInput over all channels. scratch: turned weights of four channels.
+ * exponent: of the incoming error less that of what comes out; of: the layer; mask: see tt_keep. */
+static inline TT_ALWAYS void tt_conv8_error(int8_t *y, int8_t *scratch, int32_t *peak, const int8_t *g, const int8_t *w,
+    const int32_t *multiplier, const int8_t *shift, const void *mask, int32_t exponent, tt_conv_shape of, tt_keep keep)
+{
+    int32_t largest = *peak;
+    if (tt_misses_pixels(of)) {
+        memset(y, 0, (size_t)(of.count * of.height * of.width * of.channels));
+    }
+    for (int32_t turn = 0; turn < (of.channels + 3) / 4 * of.down * of.right; turn++) {
+        const int32_t phase = turn % (of.down * of.right), first = turn / (of.down * of.right) * 4;
+        const int32_t c = first + 4 <= of.channels ? first : of.channels - 4;
+        const tt_reach rows = tt_reach_of(phase / of.right, of.top, of.rows, of.down, of.dilation_rows);
+        const tt_reach columns = tt_reach_of(phase % of.right, of.left, of.columns, of.right, of.dilation_columns);
+        if (rows.taps == 0 || columns.taps == 0) {
+            continue;
+        }
+        const int32_t runs = tt_runs_in(columns), n = columns.taps / runs * of.outputs, deep = rows.taps * runs * tt_whole(n);
+        tt_lay_turned8(scratch, w + c, rows, columns, of);
+        const tt_i32x4 factor = tt_load32_x4(multiplier + c);
+        const tt_i32x4 by = tt_clamp_x4(tt_load8_x4(shift + c) + exponent, -31, 31);
+        const int32_t high = (of.height - phase / of.right + of.down - 1) / of.down;
+        const int32_t across = (of.width - phase % of.right + of.right - 1) / of.right;
+        /* pixels of a row from `low` on, `span` of them, have all their columns of taps on the error */
+        const int32_t low = columns.from < 0 ? -columns.from : 0;
+        const int32_t span = of.wide - (columns.taps - 1) * columns.step - columns.from - low;
+        for (int32_t line = 0; line < of.count * high; line++) {
+            const int32_t image = line / high, row = rows.from + line % high;
+            const int8_t *const map = g + image * of.high * of.wide * of.outputs;
+            const bool inside = row >= 0 && row + (rows.taps - 1) * rows.step < of.high;
+            const uint32_t most = inside && span > 0 ? (uint32_t)span : 0u;
+            int32_t place = ((image * of.height + phase / of.right + line % high * of.down) * of.width + phase % of.right)
+                * of.channels + c;
+            for (int32_t i = 0; i < across; i++, place += of.right * of.channels) {
+                tt_sums s = {0, 0, 0, 0};
+                if ((uint32_t)(i - low) < most) {
+                    const int8_t *at = map + (row * of.wide + columns.from + i) * of.outputs;
+                    tt_runs weights = tt_runs_of(scratch, deep);
+                    for (int32_t r = 0; r < rows.taps; r++, at += rows.step * of.wide * of.outputs) {
+                        for (int32_t run = 0; run < runs; run++) {
+                            tt_runs8_x4(&s, at + run * columns.step * of.outputs, &weights, deep, n, false);
+                        }
+                    }
+                } else {
+                    tt_border_x4(&s, map, scratch, row, columns.from + i, rows, columns, of);
+                }
+                tt_i32x4 sums = tt_requantise_x4(tt_lanes(s.sum_0, s.sum_1, s.sum_2, s.sum_3), factor, by);
+                if (keep.kind != TT_ALL_KEPT) {
+                    sums &= tt_kept_four(mask, place, of.channels % 4 == 0, keep);
+                }
+                tt_store8_x4(y + place, tt_error_x4(sums, &largest));
+            }
+        }
+    }
+    *peak = largest;
+}
+
+/* ---- weights ----------------------------------------------------------------------------------------------------- */
+
+/* How a weight moves by its gradient, or what else becomes of it: see tt_ended_weights8. */
+#define TT_BY_NOISE 0
+#define TT_BY_FRACTION 1
+#define TT_SUMMED 2
+typedef struct tt_moves {
+    int32_t kind;
+    const int32_t *multiplier;
+    const int8_t *shift;
+    const int32_t *rate, *p;
+    int8_t *fraction;
+    int32_t noise, salt, limit, spare;
+} tt_moves;
+
+/* The low bytes of the lanes from `skip` on. */
+static inline TT_ALWAYS void tt_store8_from(int8_t *to, tt_i32x4 lanes, int32_t skip)
+{
+    if (skip == 0) {
+        tt_store8_x4(to, lanes);
+        return;
+    }
+    for (int32_t i = skip; i < 4; i++) {
+        to[i] = (int8_t)lanes[i];
+    }
+}
+
+/* What the gradients of four weights of a channel, from element `at` on, do to them; the first `skip` are done already.
+ * words: of their noise. */
+static inline TT_ALWAYS void tt_ended_weights8(
+    void *w, int32_t at, tt_i32x4 gradient, int32_t skip, int32_t multiplier, int32_t exponent, tt_i32x4 words, tt_moves by)
+{
+    if (by.kind == TT_SUMMED) {
+        int32_t *const total = (int32_t *)w + at;
+        const tt_i32x4 sums = tt_add_x4(tt_load32_x4(total), gradient);
+        if (skip == 0) {
+            tt_store32_x4(total, sums);
+        }
+        for (int32_t i = skip; skip > 0 && i < 4; i++) {
+            total[i] = sums[i];
+        }
+        return;
+    }
+    int8_t *const weight = (int8_t *)w + at;
+    const tt_i32x4 old = tt_load8_x4(weight);
+    if (by.kind == TT_BY_FRACTION) {
+        int8_t *const fraction = by.fraction + at;
+#if TT_HAS_MVE
+        if (tt_is_quick(exponent - by.spare)) {
+            const tt_i32x4 move = tt_quick_x4(gradient, multiplier, exponent - by.spare, by.spare);
+            const tt_i32x4 fine = old * 256 + tt_load8_x4(fraction) - move;
+            const tt_i32x4 value = tt_clamp_x4(fine, -by.limit * 256, by.limit * 256), rounded = vrshrq_n_s32(value, 8);
+            tt_store8_from(weight, rounded, skip);
+            tt_store8_from(fraction, value - rounded * 256, skip);
+            return;
+        }
+#endif
+        tt_store8_from(
+            weight, tt_moved_fine_x4(fraction, old, gradient, multiplier, exponent, by.limit, skip), skip);
+        return;
+    }
+    const tt_i32x4 noise = tt_mixed_x4(words);
+    tt_store8_from(weight, tt_quick_move_x4(old, gradient, multiplier, exponent, noise, by.limit, by.spare), skip);
+}
+
+/* Elements of rows of `wide` in front of `low` and from `end` on. */
+static inline TT_ALWAYS void tt_border8(int8_t *to, int32_t rows, int32_t wide, int32_t low, int32_t end, int32_t zero)
+{
+    for (int32_t r = 0; r < rows; r++, to += wide) {
+        for (int32_t i = 0; i < low; i++) {
+            to[i] = (int8_t)zero;
+        }
+        for (int32_t i = end; i < wide; i++) {
+            to[i] = (int8_t)zero;
+        }
+    }
+}
+
+/* The image of a channel under a column of taps, thinned by the stride: for each phase of its rows, image_rows of them. */
+static inline TT_ALWAYS void tt_lay_image8(
+    int8_t *to, const int8_t *x, int32_t column, int32_t phases, int32_t image_rows, tt_conv_shape of)
+{
+    /* positions in a row: the image reaches those from low to end */
+    const int32_t start = column * of.dilation_columns - of.left, pixel = of.right * of.channels;
+    const int32_t low = tt_clamp((-start + of.right - 1) / of.right, 0, of.wide);
+    const int32_t end = tt_clamp((of.width - start + of.right - 1) / of.right, low, of.wide);
+    /* rows that follow each other in memory are one run of elements, whose border is overwritten */
+    const bool together = of.down == 1 && of.right == 1 && of.wide == of.width;
+    for (int32_t part = 0; part < of.count * phases; part++, to += image_rows * of.wide) {
+        const int32_t image = part / phases, ahead = of.top - part % phases; /* the image's row of line 0, negated */
+        const int32_t first = tt_clamp((ahead + of.down - 1) / of.down, 0, image_rows);
+        const int32_t last = tt_clamp((of.height + ahead + of.down - 1) / of.down, first, image_rows);
+        const int32_t rows = low < end ? last - first : 0;
+        if (first > 0) {
+            tt_fill8(to, of.zero, first * of.wide);
+        }
+        if (first + rows < image_rows) {
+            tt_fill8(to + (first + rows) * of.wide, of.zero, (image_rows - first - rows) * of.wide);
+        }
+        if (rows == 0) {
+            continue;
+        }
+        const int32_t place = ((image * of.height + first * of.down - ahead) * of.width + start + low * of.right) * of.channels;
+        const int32_t line = of.down * of.width * of.channels, n = end - low;
+        for (int32_t r = 0; r < (together ? 1 : rows); r++) {
+            tt_gather8(to + (first + r) * of.wide + low, x + place + r * line, pixel, together ? (rows - 1) * of.wide + n : n);
+        }
+        tt_border8(to + first * of.wide, rows, of.wide, low, end, of.zero);
+    }
+}
+
+/* All weights. scratch: maps of the image, of.across of them or less, and one of the error. A map of the image is one of a
+ * channel for a column of taps; four of them, at least, lie together. */
+static inline TT_ALWAYS void tt_weights8(
+    void *w, int8_t *scratch, const int8_t *x, const int8_t *g, tt_conv_shape of, tt_moves by)
+{
+    const int32_t phases = of.dilation_rows == 1 && of.rows < of.down ? of.rows : of.down;
+    const int32_t image_rows = of.high + (of.rows - 1) * of.dilation_rows / of.down;
+    const int32_t pixels = of.high * of.wide, map = phases * image_rows * of.wide, maps = of.columns * of.channels;
+    int8_t *const error = scratch + of.across * of.count * map;
+    for (int32_t first = 0; first < maps; first += of.across) {
+        const int32_t end = first + of.across < maps ? first + of.across : maps;
+        const int32_t start = first + 4 <= maps ? first : maps - 4;
+        for (int32_t j = start; j < end; j++) {
+            tt_lay_image8(
+                scratch + (j - start) * of.count * map, x + j % of.channels, j / of.channels, phases, image_rows, of);
+        }
+        for (int32_t o = 0; o < of.outputs; o++) {
+            tt_gather8(error, g + o, of.outputs, of.count * pixels);
+            const int32_t correction = of.zero == 0 ? 0 : -of.zero * tt_sum8(0, error, of.count * pixels);
+            int32_t multiplier = 0, exponent = 0;
+            if (by.kind != TT_SUMMED) {
+                multiplier = tt_high_multiply(by.multiplier[o], by.rate[0]);
+                exponent = by.shift[o] + by.rate[1] + by.p[0] - 23;
+            }
+            for (int32_t r = 0; r < of.rows; r++) {
+                const int32_t tap = r * of.dilation_rows, under = (tap % of.down * image_rows + tap / of.down) * of.wide;
+                const int8_t *from = scratch + (first - start) * of.count * map + under;
+                int32_t at = (o * of.rows + r) * maps + first;
+                tt_i32x4 words = tt_words_x4(by.noise, by.salt, at);
+                for (int32_t j = first; j < end; j += 4, at += 4, from += 4 * of.count * map) {
+                    const int32_t skip = maps % 4 == 0 || j + 4 <= maps ? 0 : j + 4 - maps;
+                    at -= skip;
+                    from -= skip * of.count * map;
+                    tt_sums s = {0, 0, 0, 0};
+                    for (int32_t image = 0; image < of.count; image++) {
+                        tt_runs runs = tt_runs_of(from + image * map, of.count * map);
+                        tt_runs8_x4(&s, error + image * pixels, &runs, of.count * map, pixels, of.count == 1);
+                    }
+                    tt_i32x4 sums = tt_lanes(s.sum_0, s.sum_1, s.sum_2, s.sum_3);
+                    sums = of.zero == 0 ? sums : sums + correction;
+                    tt_ended_weights8(w, at, sums, skip, multiplier, exponent, skip == 0 ? words : tt_words_x4(by.noise, by.salt, at), by);
+                    words = tt_next_words_x4(words);
+                }
+            }
+        }
+    }
+}
+
+/* The step of a weight that noise rounds. spare: free bits above a gradient's. */
+static inline TT_ALWAYS void tt_conv8_update(int8_t *w, int8_t *scratch, const int8_t *x, const int8_t *g,
+    const int32_t *multiplier, const int8_t *shift, const int32_t *rate, const int32_t *p, int32_t noise, int32_t salt,
+    tt_conv_shape of, int32_t limit, int32_t spare)
+{
+    const tt_moves by = {TT_BY_NOISE, multiplier, shift, rate, p, NULL, noise, salt, limit, spare};
+    tt_weights8(w, scratch, x, g, of, by);
+}
+
+/* The step of a weight with fractions. */
+static inline TT_ALWAYS void tt_conv8_update_fine(int8_t *w, int8_t *fraction, int8_t *scratch, const int8_t *x,
+    const int8_t *g, const int32_t *multiplier, const int8_t *shift, const int32_t *rate, const int32_t *p,
+    tt_conv_shape of, int32_t limit, int32_t spare)
+{
+    const tt_moves by = {TT_BY_FRACTION, multiplier, shift, rate, p, fraction, 0, 0, limit, spare};
+    tt_weights8(w, scratch, x, g, of, by);
+}
+
+/* Gradients added to running sums. */
+static inline TT_ALWAYS void tt_conv8_sums(
+    int32_t *total, int8_t *scratch, const int8_t *x, const int8_t *g, tt_conv_shape of)
+{
+    const tt_moves by = {TT_SUMMED, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0};
+    tt_weights8(total, scratch, x, g, of, by);
+}
+
+#endif
