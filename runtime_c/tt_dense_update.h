@@ -64,7 +64,7 @@ static inline int32_t tt_row_move(const tt_dense_row *row, int32_t i)
     return ((int32_t)((int64_t)row->step * row->x[i] >> 16) + (1 << 15)) >> 16;
 }
 
-#if TT_HAS_DSP && !TT_HAS_MVE
+#if TT_HAS_DSP
 #define TT_ODD_BYTES 0xff00ff00u
 #define TT_EACH_HALF 0x00010001u
 #define TT_EACH_BYTE 0x01010101u
@@ -299,6 +299,41 @@ static inline tt_dense_row tt_row_of(int8_t *w, const int16_t *x, int32_t count,
     return row;
 }
 
+/* Moves a row, rounded by noise. rests: its step moves no weight. */
+static inline void tt_move_row(const tt_dense_row *row, bool rests)
+{
+    uint32_t noise = 0;
+    int32_t i = 0;
+    if (rests) {
+        i = tt_hold_many(row);
+    } else if (!row->large) {
+        i = tt_move_many(row);
+    }
+    for (; i < row->count; i++) {
+        noise = i % 4 == 0 ? tt_noise_of(row->word + (uint32_t)(i / 4) * TT_GOLDEN, TT_GOLDEN) : noise >> 8;
+        const int32_t moved = row->w[i] * 256 + (int32_t)(noise & 255u) - tt_row_move(row, i);
+        row->w[i] = (int8_t)tt_clamp(moved >> 8, -row->limit, row->limit);
+    }
+}
+
+/* The same of weights with fractions. */
+static inline void tt_move_row_fine(const tt_dense_row *row, int8_t *fraction, bool rests)
+{
+    int32_t i = 0;
+    if (!row->large) {
+        i = rests ? tt_move_many_fine(row, fraction, true) : tt_move_many_fine(row, fraction, false);
+    }
+    for (; i < row->count; i++) {
+        if (rests && row->w[i] < row->limit && row->w[i] > -row->limit) {
+            continue;
+        }
+        const int32_t whole = row->w[i] * 256 + fraction[i] - tt_row_move(row, i);
+        const int32_t value = tt_clamp(whole, -row->limit * 256, row->limit * 256), rounded = (value + 128) >> 8;
+        row->w[i] = (int8_t)rounded;
+        fraction[i] = (int8_t)(value - rounded * 256);
+    }
+}
+
 /* The step of all weights (outputs, inputs), rounded by noise; x: inputs less their zero point, times 2^TT_LIFT; multiplier,
  * shift: of every output; rate, p: see step_size in the twin. Returns weight 0. */
 TT_SHARED int8_t tt_dense_update(int8_t *w, const int16_t *x, const int8_t *g, const int32_t *multiplier,
@@ -310,18 +345,7 @@ TT_SHARED int8_t tt_dense_update(int8_t *w, const int16_t *x, const int8_t *g, c
         tt_dense_row row =
             tt_row_of(w + o * inputs, x, inputs, limit, g[o], multiplier[o], shift[o], rate, p, TT_ROW_BITS);
         row.word = word;
-        uint32_t noise = 0;
-        int32_t i = 0;
-        if (tt_moves_nothing(&row, largest)) {
-            i = tt_hold_many(&row);
-        } else if (!row.large) {
-            i = tt_move_many(&row);
-        }
-        for (; i < inputs; i++) {
-            noise = i % 4 == 0 ? tt_noise_of(word + (uint32_t)(i / 4) * TT_GOLDEN, TT_GOLDEN) : noise >> 8;
-            const int32_t moved = row.w[i] * 256 + (int32_t)(noise & 255u) - tt_row_move(&row, i);
-            row.w[i] = (int8_t)tt_clamp(moved >> 8, -limit, limit);
-        }
+        tt_move_row(&row, tt_moves_nothing(&row, largest));
     }
     return w[0];
 }
@@ -335,20 +359,7 @@ TT_SHARED int8_t tt_dense_update_fine(int8_t *w, int8_t *fraction, const int16_t
     for (int32_t o = 0; o < outputs; o++, fraction += inputs) {
         const tt_dense_row row =
             tt_row_of(w + o * inputs, x, inputs, limit, g[o], multiplier[o], shift[o], rate, p, TT_FINE_BITS);
-        const bool held = tt_moves_nothing(&row, largest);
-        int32_t i = 0;
-        if (!row.large) {
-            i = held ? tt_move_many_fine(&row, fraction, true) : tt_move_many_fine(&row, fraction, false);
-        }
-        for (; i < inputs; i++) {
-            if (held && row.w[i] < limit && row.w[i] > -limit) {
-                continue;
-            }
-            const int32_t whole = row.w[i] * 256 + fraction[i] - tt_row_move(&row, i);
-            const int32_t value = tt_clamp(whole, -limit * 256, limit * 256), rounded = (value + 128) >> 8;
-            row.w[i] = (int8_t)rounded;
-            fraction[i] = (int8_t)(value - rounded * 256);
-        }
+        tt_move_row_fine(&row, fraction, tt_moves_nothing(&row, largest));
     }
     return w[0];
 }

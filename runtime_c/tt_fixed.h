@@ -318,16 +318,24 @@ static inline int32_t tt_rounded(float x)
 #endif
 }
 
-/* x within +-1024; NaN gives -1024. */
-static inline float tt_near(float x)
+/* The nearest integer, ties to even; beyond +-1024 any integer beyond it; 0 for NaN. */
+static inline int32_t tt_rounded_near(float x)
 {
-    return x > -1024.0f ? (x < 1024.0f ? x : 1024.0f) : -1024.0f;
+#if TT_HAS_FPU
+    return tt_rounded(x);
+#else
+    const uint32_t bits = tt_bits(x), magnitude = bits & 0x7fffffffu;
+    if (magnitude >= 0x44800000u) { /* 1024 */
+        return magnitude > 0x7f800000u ? 0 : bits > magnitude ? -1024 : 1024;
+    }
+    return tt_round_even(x);
+#endif
 }
 
-/* round(x * inverse) + zero in [low, high]; `inverse` is 1 / scale. */
+/* round(x * inverse) + zero in [low, high]; `inverse` is 1 / scale. NaN gives zero. */
 static inline int8_t tt_quantise(float x, float inverse, int32_t zero, int32_t low, int32_t high)
 {
-    return tt_saturate8(tt_round_even(tt_near(x * inverse)), zero, low, high);
+    return tt_saturate8(tt_rounded_near(x * inverse), zero, low, high);
 }
 
 /* 2^exponent, within the normal float32 numbers. */
@@ -339,13 +347,11 @@ static inline float tt_exponent_factor(int32_t exponent)
 /* round(g * inverse * factor) in +-127, 0 for NaN; *peak gathers the bits of the largest |g * inverse|. */
 static inline int8_t tt_quantise_error(float g, float inverse, float factor, int32_t *peak)
 {
-    const float product = g * inverse;
-    const float value = product == product ? product : 0.0f;
+    const float value = g * inverse;
     const int32_t magnitude = (int32_t)(tt_bits(value) & 0x7fffffffu);
-    if (magnitude > *peak) {
-        *peak = magnitude;
-    }
-    return (int8_t)tt_clamp(tt_round_even(tt_near(value * factor)), -127, 127);
+    const int32_t kept = magnitude > 0x7f800000 ? 0 : magnitude; /* NaN */
+    *peak = kept > *peak ? kept : *peak; /* a store in any case, so that the peak of a loop is in a register */
+    return (int8_t)tt_clamp(tt_rounded_near(value * factor), -127, 127);
 }
 
 /* A stream keeps the last few rows of an image, row r in slot r modulo `slots`, slots `pitch` elements apart. Of `rows` rows

@@ -6,6 +6,7 @@
  * no type for that which compilers keep in registers, so with GCC for Arm a pair is a double that is never computed
  * with, and assembly names its halves. Everywhere else a pair is a struct; values are the same to the bit.
  * tt_fma_01(x, y, sum) is the first half of x times the second of y, plus the sum; tt_fma_0(x, y, sum) has a float y.
+ * tt_fma_both(x, y, sum) does that to both halves of x and of a pair of sums.
  */
 #ifndef TT_FLOAT_PAIRS_H
 #define TT_FLOAT_PAIRS_H
@@ -44,12 +45,35 @@ TT_FMA_HALF(tt_fma_1, "%p1")
 #undef TT_FMA_HALVES
 #undef TT_FMA_HALF
 
+static inline void tt_store_pair(float *to, tt_float_pair x)
+{
+    *(tt_float_pair *)(void *)to = x;
+}
+
+static inline tt_float_pair tt_add_pairs(tt_float_pair x, tt_float_pair y)
+{
+    __asm__("vadd.f32 %0, %0, %1\n\tvadd.f32 %p0, %p0, %p1" : "+w"(x) : "w"(y));
+    return x;
+}
+
+static inline tt_float_pair tt_mul_both(tt_float_pair x, float y)
+{
+    tt_float_pair product;
+    __asm__("vmul.f32 %0, %1, %2\n\tvmul.f32 %p0, %p1, %2" : "=&w"(product) : "w"(x), "t"(y));
+    return product;
+}
+
+static inline tt_float_pair tt_fma_both(tt_float_pair x, float y, tt_float_pair sum)
+{
+    __asm__("vfma.f32 %0, %1, %2\n\tvfma.f32 %p0, %p1, %2" : "+&w"(sum) : "w"(x), "t"(y));
+    return sum;
+}
+
 /* Eight gradients in s0 to s7 and eight weights in s8 to s15, by one load each: VLDM asks for a multiple of 4, as above. */
 #define TT_EACH_OF_8(of) of(0, 8) of(1, 9) of(2, 10) of(3, 11) of(4, 12) of(5, 13) of(6, 14) of(7, 15)
 #define TT_RUN_SCALED(g, w) "vmul.f32 s" #g ", s" #g ", %[scale]\n\t"
 #define TT_RUN_DECAYED(g, w) "vfma.f32 s" #g ", s" #w ", %[decay]\n\t"
-#define TT_RUN_RATED(g, w) "vmul.f32 s" #g ", s" #g ", %[rate]\n\t"
-#define TT_RUN_MOVED(g, w) "vsub.f32 s" #w ", s" #w ", s" #g "\n\t"
+#define TT_RUN_MOVED(g, w) "vfms.f32 s" #w ", s" #g ", %[rate]\n\t"
 #define TT_RUN_ADDED(g, w) "vadd.f32 s" #w ", s" #w ", s" #g "\n\t"
 #define TT_RUNS_OF_8(moves, ...) \
     for (; count >= 8; count -= 8) { \
@@ -100,42 +124,63 @@ static inline float tt_fma_1(tt_float_pair x, float y, float sum)
 {
     return TT_FMA(x.second, y, sum);
 }
+
+static inline void tt_store_pair(float *to, tt_float_pair x)
+{
+    to[0] = x.first;
+    to[1] = x.second;
+}
+
+static inline tt_float_pair tt_add_pairs(tt_float_pair x, tt_float_pair y)
+{
+    return (tt_float_pair) {x.first + y.first, x.second + y.second};
+}
+
+static inline tt_float_pair tt_mul_both(tt_float_pair x, float y)
+{
+    return (tt_float_pair) {x.first * y, x.second * y};
+}
+
+static inline tt_float_pair tt_fma_both(tt_float_pair x, float y, tt_float_pair sum)
+{
+    return (tt_float_pair) {TT_FMA(x.first, y, sum.first), TT_FMA(x.second, y, sum.second)};
+}
 #endif
 
 /* Loops over `count` weights, element by element and in their order: w -= rate (g scale + decay w), or without one of the
  * two. Where eight are moved together, w may lie over g. */
 TT_SHARED void tt_sgd(float *w, const float *g, float rate, int32_t count)
 {
-    TT_RUNS_OF_8(TT_EACH_OF_8(TT_RUN_RATED) TT_EACH_OF_8(TT_RUN_MOVED), [rate] "t"(rate))
+    TT_RUNS_OF_8(TT_EACH_OF_8(TT_RUN_MOVED), [rate] "t"(rate))
     for (; count > 0; count--, w++, g++) {
-        *w = *w - rate * *g;
+        *w = TT_FMA(-rate, *g, *w);
     }
 }
 
 TT_SHARED void tt_sgd_scaled(float *w, const float *g, float rate, float scale, int32_t count)
 {
-    TT_RUNS_OF_8(TT_EACH_OF_8(TT_RUN_SCALED) TT_EACH_OF_8(TT_RUN_RATED) TT_EACH_OF_8(TT_RUN_MOVED), [rate] "t"(rate),
+    TT_RUNS_OF_8(TT_EACH_OF_8(TT_RUN_SCALED) TT_EACH_OF_8(TT_RUN_MOVED), [rate] "t"(rate),
         [scale] "t"(scale))
     for (; count > 0; count--, w++, g++) {
-        *w = *w - rate * (*g * scale);
+        *w = TT_FMA(-rate, *g * scale, *w);
     }
 }
 
 TT_SHARED void tt_sgd_decayed(float *w, const float *g, float rate, float decay, int32_t count)
 {
-    TT_RUNS_OF_8(TT_EACH_OF_8(TT_RUN_DECAYED) TT_EACH_OF_8(TT_RUN_RATED) TT_EACH_OF_8(TT_RUN_MOVED), [rate] "t"(rate),
+    TT_RUNS_OF_8(TT_EACH_OF_8(TT_RUN_DECAYED) TT_EACH_OF_8(TT_RUN_MOVED), [rate] "t"(rate),
         [decay] "t"(decay))
     for (; count > 0; count--, w++, g++) {
-        *w = *w - rate * TT_FMA(decay, *w, *g);
+        *w = TT_FMA(-rate, TT_FMA(decay, *w, *g), *w);
     }
 }
 
 TT_SHARED void tt_sgd_scaled_decayed(float *w, const float *g, float rate, float scale, float decay, int32_t count)
 {
-    TT_RUNS_OF_8(TT_EACH_OF_8(TT_RUN_SCALED) TT_EACH_OF_8(TT_RUN_DECAYED) TT_EACH_OF_8(TT_RUN_RATED) TT_EACH_OF_8(TT_RUN_MOVED),
+    TT_RUNS_OF_8(TT_EACH_OF_8(TT_RUN_SCALED) TT_EACH_OF_8(TT_RUN_DECAYED) TT_EACH_OF_8(TT_RUN_MOVED),
         [rate] "t"(rate), [scale] "t"(scale), [decay] "t"(decay))
     for (; count > 0; count--, w++, g++) {
-        *w = *w - rate * TT_FMA(decay, *w, *g * scale);
+        *w = TT_FMA(-rate, TT_FMA(decay, *w, *g * scale), *w);
     }
 }
 

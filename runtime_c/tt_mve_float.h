@@ -205,6 +205,16 @@ static inline tt_f32x4 tt_fma_all_f32x4(tt_f32x4 c, tt_f32x4 a, float b)
 #endif
 }
 
+/* c - a b, as TT_FMA. */
+static inline tt_f32x4 tt_fms_f32x4(tt_f32x4 c, tt_f32x4 a, tt_f32x4 b)
+{
+#if TT_HAS_MVE_FLOAT
+    return vfmsq_f32(c, a, b);
+#else
+    return tt_fma_f32x4(c, -a, b);
+#endif
+}
+
 /* a b + c, as TT_FMA. */
 static inline tt_f32x4 tt_fma_to_all_f32x4(tt_f32x4 a, tt_f32x4 b, float c)
 {

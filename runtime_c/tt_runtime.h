@@ -29,6 +29,12 @@
 #define TT_FMA(a, b, c) tt_fmaf((a), (b), (c))
 #endif
 
+/* A product that is rounded before it is added, also where TT_FMA fuses the two. */
+static inline float tt_rounded_product(float a, float b)
+{
+    return a * b;
+}
+
 /* TT_UNSEEN(x): a variable that the compiler keeps in a core register and whose value it does not see. A vector of
  * one number is made from one: a vector of constants that GCC 12 sees, it loads from a table in the code, by two
  * instructions that it counts as one, and a large kernel then has branches that do not reach their ends. For the same

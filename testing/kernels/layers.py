@@ -9,6 +9,7 @@ import numpy as np
 
 from testing.ops import case_quantised as quantised
 from testing.ops.case import Case, make
+from tinytrain_compile.ir.types import Attrs
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs
 from tinytrain_compile.ops.fused_update import FUSED_UPDATE, FusedUpdateAttrs
 from tinytrain_compile.ops.int8.error import NO_CLAMP, MaskAttrs
@@ -123,17 +124,21 @@ WEIGHTS = (64, 128)
 
 
 def adaptive_layer(name: str) -> Layer:
+    """As `dense_layer`, with one of the optimizers above."""
+    return dense_layer(name, WEIGHTS, *ADAPTIVE[name])
+
+
+def dense_layer(name: str, weights: tuple[int, int], op: str, states: int, attrs: Attrs) -> Layer:
     """The gradient of a dense layer for one sample, and the update by it, in one kernel."""
-    op, states, attrs = ADAPTIVE[name]
 
     def made(rng: np.random.Generator) -> Case:
-        state = [np.abs(rng.standard_normal(WEIGHTS)) for _ in range(states)]
-        sample = rng.standard_normal((1, WEIGHTS[1])), rng.standard_normal((1, WEIGHTS[0]))
+        state = [np.abs(rng.standard_normal(weights)) for _ in range(states)]
+        sample = rng.standard_normal((1, weights[1])), rng.standard_normal((1, weights[0]))
         last = np.asarray(0.01), *([np.asarray([0.1, 0.001])] if op == "AdamUpdate" else [])
         fused = FusedUpdateAttrs("GemmGradWeight", op, GemmAttrs(), attrs)
-        return make(FUSED_UPDATE.name, (rng.standard_normal(WEIGHTS), *state, *sample, *last), fused)
+        return make(FUSED_UPDATE.name, (rng.standard_normal(weights), *state, *sample, *last), fused)
 
-    return Layer(f"float {name} update {WEIGHTS[0]}x{WEIGHTS[1]}", made)
+    return Layer(f"float {name} update {weights[0]}x{weights[1]}", made)
 
 
 def _gemm(op: str, left: tuple[int, int], right: tuple[int, int]) -> Callable[[np.random.Generator], Case]:

@@ -91,7 +91,7 @@ def test_cores_give_the_bytes_of_the_reference(target: str) -> None:
         ("upper * largest <", "upper <"),
         ("step < -most || step > most", "false"),
         ("row->g * (row->x[i] >> TT_LIFT)", "row->g * row->x[i]"),
-        ("held && row.w[i] < limit &&", "held && row.w[i] <= limit &&"),
+        ("rests && row->w[i] < row->limit &&", "rests && row->w[i] <= row->limit &&"),
         ("row->x[i] >> 16) + (1 << 15)", "row->x[i] >> 16)"),
         ("p, TT_FINE_BITS)", "p, TT_ROW_BITS)"),
         ("word += (uint32_t)words * TT_GOLDEN)", "word += (uint32_t)words)"),

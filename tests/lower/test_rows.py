@@ -214,7 +214,7 @@ def test_rows_of_bands_are_those_of_the_map(op: str, tmp_path: Path) -> None:
     cases = in_bands(op)
     ring, whole = partial(by_row_blocks, step=3, ring=True), partial(by_row_blocks, step=1)
     run_sanitised(cases, tmp_path, context=VECTORS, make=ring)
-    for old, new in ((f"&{TABLE}[0]", f"&{TABLE}[1]"), ("tt_bands_of(count", "tt_bands_of(count + 1")):
+    for old, new in ((f"&{TABLE}[0]", f"&{TABLE}[1]"), (", count, ", ", count + 1, ")):
         with pytest.raises(AssertionError, match=r"Sanitizer|differs"):
             run_sanitised(cases, tmp_path, partial(_changed, old=old, new=new), context=VECTORS, make=whole)
 

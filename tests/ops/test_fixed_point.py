@@ -188,7 +188,13 @@ def test_a_dense_layers_noise_has_no_bias() -> None:
     scale = multiplier, shift, np.asarray(split_rate(np.float32(2.0**-12))), np.asarray([0, 0])
     states = rng.integers(0, 2**32, count)
     moves = row_moves(x, g, -5, scale, ROW_BITS)
-    mean = sum(rounded_rows(w, moves, state, 3, 127).astype(np.float64) for state in states) / count
+    mean = (
+        sum(
+            rounded_rows(w, moves, fx.noise_of_rows(state, 3, *w.reshape(len(w), -1).shape), 127).astype(np.float64)
+            for state in states
+        )
+        / count
+    )
     factor = multiplier * 2.0 ** (shift - 31.0) * 2.0**-12
     exact = w - ((factor * g.ravel())[:, None] * (x.ravel() + 5)).reshape(w.shape)
     assert np.abs(exact - w).max() > 64 and np.abs(exact).max() < 127 and (np.abs(exact - w) < 0.5).any()

@@ -207,7 +207,10 @@ def test_rate_zero_moves_velocities_only(batch: int, store: WeightStore) -> None
 
 @pytest.mark.parametrize("store", STORES)
 def test_no_momentum_at_all_is_plain_sgd(store: WeightStore) -> None:
-    """--momentum 0: the bytes of the weights are those of SGD where no noise is involved."""
+    """--momentum 0: the bytes of the weights are those of SGD where no noise is involved.
+
+    Not those of a dense layer: there the step takes a velocity of 7 fraction bits, SGD the gradient as it is.
+    """
     options = {"head": "int8", "learning_rate": 0.02, "store": store}
     trains = [nets.int8_train(nets.cnn(), optimizer=name, momentum=0.0, **options) for name in ("momentum", "sgd")]  # type: ignore[arg-type]
     samples = random_samples(trains[0], 4, 0)
@@ -218,7 +221,8 @@ def test_no_momentum_at_all_is_plain_sgd(store: WeightStore) -> None:
     names = [v.name for v in trains[1].graph.state if v.name.endswith(("_weight", "_beta", "_bias", ".fraction"))]
     for name in names:
         ours, theirs = (trainer.state[name].astype(int) for trainer in trainers)
-        assert np.abs(ours - theirs).max() <= (1 if name.endswith("_weight") and store == "sr8" else 0), name
+        dense = name.startswith("fc_weight")
+        assert np.abs(ours - theirs).max() <= (1 if name.endswith("_weight") and store == "sr8" else dense), name
 
 
 def test_float_layers_and_int8_layers_take_the_same_momentum() -> None:

@@ -292,10 +292,10 @@ HELPERS = (
         2,
     ),
     Helper(
-        "round_even",
-        "y0 = tt_round_even(tt_near(tt_from_bits((uint32_t)a0)));",
+        "rounded_near",
+        "y0 = tt_clamp(tt_rounded_near(tt_from_bits((uint32_t)a0)), -1000, 1000);",
         (FLOAT,),
-        lambda x: (round_even(np.clip(np.nan_to_num(real(x), nan=-1024.0), -1024, 1024).astype(np.float32)),),
+        lambda x: (round_even(np.clip(np.nan_to_num(real(x), nan=0.0), -1000, 1000).astype(np.float32)),),
     ),
     Helper("rounded", "y0 = tt_rounded(tt_from_bits((uint32_t)a0));", (FLOAT,), lambda x: (rounded_gradient(real(x)),)),
     Helper(

@@ -206,7 +206,7 @@ MUTATIONS = (
     ("saturate8", "+ zero);", ");"),
     ("passes", "value > low", "value >= low"),
     ("error", "tt_clamp(value, -127, 127)", "tt_clamp(value, -128, 127)"),
-    ("round_even", "(x + 12582912.0f) - 12582912.0f", "x + 0.5f"),
+    ("rounded_near", "(x + 12582912.0f) - 12582912.0f", "x + 0.5f"),
     ("rounded", "0.49999997f : 0.5f", "0.5f : 0.5f"),
     ("rounded", "x > 0.0f ? INT32_MAX : x < 0.0f ? INT32_MIN : 0", "0"),
     ("update_exponent", "state[1] == TT_QUIET_APPLIES", "state[1] == TT_QUIET_APPLIES - 1"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tvm import s_tir, te, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
@@ -74,14 +74,39 @@ def tile_reduction(
     _straighten(schedule, starts[: len(starts) - len(own_lane)], starts[len(starts) - len(own_lane) :])
     if gather:
         schedule.compute_at(schedule.get_sblock(gather), outer[gather_axis], preserve_unit_loops=True)
-    ragged = [axis for axis, size in tiles.items() if extents[axis] % size]
-    for axis in sorted(tiles) if peel_reduction else sorted({*ragged, *peeled}):
-        if extents[axis] > tiles[axis]:
-            schedule.annotate(outer[axis], HINT, 1)
+    every = tiles if peel_reduction else peeled
+    _peel(schedule, outer, extents, tiles, every)
     if peel_reduction or edges:
         loops = schedule.get_loops(schedule.get_sblock(f"{acc}_update"))[len(outer) :][: len(reductions)]
         for loop in loops if peel_reduction else loops[-1:]:
             schedule.annotate(loop, HINT, 1)
+
+
+def tile_elements(
+    schedule: s_tir.Schedule, tiles: Mapping[int, int], lanes: int | None = None, acc: str = "acc"
+) -> None:
+    """Compute results tile by tile, with elements of `acc` computed where they are used; see tile_reduction."""
+    elements = schedule.get_sblock(acc)
+    last = schedule.get_loops(schedule.get_output_blocks("root")[-1])
+    extents = {axis: int(schedule.get(last[axis]).extent) for axis in tiles}
+    outer, inner, lane = _tiles_of_results(schedule, elements, tiles, lanes)
+    schedule.compute_inline(elements)
+    _straighten(schedule, inner, lane)
+    _peel(schedule, outer, extents, tiles)
+
+
+def _peel(
+    schedule: s_tir.Schedule,
+    outer: Sequence[LoopRV],
+    extents: Mapping[int, int],
+    tiles: Mapping[int, int],
+    peeled: Iterable[int] = (),
+) -> None:
+    """Give the last tile of an axis code of its own, if it is shorter or the axis is one of `peeled`."""
+    ragged = [axis for axis, size in tiles.items() if extents[axis] % size]
+    for axis in sorted({*ragged, *peeled}):
+        if extents[axis] > tiles[axis]:
+            schedule.annotate(outer[axis], HINT, 1)
 
 
 def _tiles_of_results(

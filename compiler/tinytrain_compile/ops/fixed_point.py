@@ -25,6 +25,7 @@ UNSETTLED = -1
 GOLDEN = 0x9E3779B1
 """The prime next to 2**32 over the golden ratio (Knuth, The Art of Computer Programming 6.4; TT_GOLDEN): multiples of
 it are spread evenly over 32 bits."""
+_WORD = np.uint64(0xFFFFFFFF)
 ERROR_TARGET = 63
 """Largest magnitude that an error should take with its exponent: 127 less one bit of headroom."""
 QUIET_APPLIES = 8
@@ -155,3 +156,24 @@ def noise_of_rows(state: Any, salt: Any, rows: int, count: int) -> Ints:
     word ^= word >> np.uint64(16)
     each = (word[:, None] >> (np.arange(4, dtype=np.uint64) * np.uint64(8))) & np.uint64(255)
     return each.reshape(rows, 4 * words)[:, :count].astype(np.int64)
+
+
+def noise_of_velocities(state: Any, salt: Any, rows: int, count: int) -> tuple[Ints, Ints]:
+    """Return noise for the weights and for the velocities of rows: each word has bytes for four of both.
+
+    A row begins with a mixed word; each other one follows from the one before (xorshift).
+    """
+    first = (
+        np.uint64((int(state) + int(salt)) & 0xFFFFFFFF) + np.arange(rows, dtype=np.uint64) * np.uint64(GOLDEN)
+    ) & _WORD
+    word = ((first ^ first >> np.uint64(15)) * np.uint64(GOLDEN)) & _WORD
+    word = (word ^ word >> np.uint64(16)) | np.uint64(1)
+    found: list[Any] = []
+    for _ in range(-(-count // 4)):
+        found += [word >> np.uint64(8 * byte) & np.uint64(255) for byte in range(4)]
+        word = word ^ (word << np.uint64(13)) & _WORD
+        word = word ^ word >> np.uint64(17)
+        word = word ^ (word << np.uint64(5)) & _WORD
+    weights = np.stack(found, axis=1).astype(np.int64)
+    velocities = weights.reshape(rows, -1, 4)[:, :, [2, 3, 0, 1]].reshape(rows, -1)
+    return weights[:, :count], velocities[:, :count]

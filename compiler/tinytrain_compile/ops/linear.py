@@ -265,7 +265,7 @@ def _gemm_grad_weight(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, 
 
 def _gemm_grad_weight_exact(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
     x, dy = arrays
-    return (product(dy.T, x),)
+    return (dy.T * x if len(x) == 1 else product(dy.T, x),)  # a product that no sum begins before keeps a -0
 
 
 GEMM_GRAD_WEIGHT = operator(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tinytrain_compile.ir.records import feeds
 from tinytrain_compile.ir.types import Array, Graph, Node, Quant, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.base import has_trait
+from tinytrain_compile.ops.base import Trait, has_trait
 from tinytrain_compile.ops.interpreter import run_nodes
 from tinytrain_compile.ops.linear import output_axis
 from tinytrain_compile.ops.names import operands
@@ -27,6 +27,8 @@ Method = Literal["minmax", "percentile"]
 
 WEIGHT_FLOOR = 1e-8
 """Smallest scale of a weight's channel: dead channels have it."""
+_IN_INTEGERS: tuple[Trait, ...] = ("requantised", "clamps", "marks", "repeats", "moves_data", "target_loss")
+"""Traits of operators that have an integer form of some kind (`_Rewrite` has the rules)."""
 _BINS = 2048
 """Bins of the histogram for percentiles. Scales of `cnn` in tests/quantize/nets.py (64 samples, 99.9 %) differ by at
 most 0.07 % from those with 131,072 bins; with 1,024 bins 0.13 %, with 4,096 0.05 %."""
@@ -116,16 +118,27 @@ def _measured_values(graph: Graph, known: Mapping[str, Quant]) -> list[str]:
 
 
 def _inner_values(graph: Graph, floats: Collection[str]) -> frozenset[str]:
-    """Return the results of nodes of these origins that no other node reads."""
+    """Return the results of nodes in float32 that no other node reads: rounding them to integers would gain nothing."""
     readers = graph.consumers()
     outputs = {value.name for value in graph.outputs}
+    inside = {node.name for node in graph.nodes if node.origin in floats or _has_no_integers(graph, node)}
     return frozenset(
         value.name
         for node in graph.nodes
-        if node.origin in floats
+        if node.name in inside
         for value in node.outputs
-        if value.name not in outputs and all(reader.origin in floats for reader in readers.get(value.name, []))
+        if value.name not in outputs and all(reader.name in inside for reader in readers.get(value.name, []))
     )
+
+
+def _has_no_integers(graph: Graph, node: Node) -> bool:
+    """Tell whether a node has no integer form, whatever its operands' formats are."""
+    if has_trait(node.op, "adds"):
+        constant = any(value.name in graph.constants for value in node.inputs)
+        return constant or len({value.shape for value in node.inputs}) > 1
+    if has_trait(node.op, "distribution"):
+        return all(value.name != node.outputs[0].name for value in graph.outputs)  # else the loss may be in integers
+    return not any(has_trait(node.op, trait) for trait in _IN_INTEGERS)
 
 
 def _masked_scores(graph: Graph, ranges: Mapping[str, tuple[float, float]]) -> frozenset[str]:

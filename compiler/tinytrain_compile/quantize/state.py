@@ -58,6 +58,7 @@ class Rewriter:
         self._exponents: list[tuple[Value, Value, Value, bool]] = []
         """Exponents of errors, as arguments of `follow`: (exponent, peak, gathered, float_peak)."""
         self._floats: dict[str, Value] = {}
+        self._of_reshapes: dict[str, Value] = {}
         self._tables: dict[bytes, Value] = {}
 
     # ---- emitting -----------------------------------------------------------------------------------------------
@@ -156,9 +157,20 @@ class Rewriter:
         made_by, q = self.producers.get(value.name), value.quant
         if made_by is not None and isinstance(made_by.attrs, ClipAttrs):
             q = narrowed(q, made_by.attrs)  # errors do not pass the Clip's ends
-        out = self.emit("Quantize", (form,), QuantAttrs(q.scale[0], q.zero, q.low, q.high), like)
+        attrs = QuantAttrs(q.scale[0], q.zero, q.low, q.high)
+        if made_by is None or not isinstance(made_by.attrs, ReshapeAttrs) or made_by.inputs[0].quant != q:
+            out = self.emit("Quantize", (form,), attrs, like)
+        else:
+            out = self.emit("Reshape", (self._rounded(made_by, attrs, like),), made_by.attrs, like)
         self._floats[value.name], self.forms[value.name] = form, Act(out, q)
         return Act(out, q)
+
+    def _rounded(self, reshape: Node, attrs: QuantAttrs, like: Node) -> Value:
+        """Return the operand of a Reshape as int8, rounded once for all readers of such Reshapes."""
+        source = self.as_float(reshape.inputs[0], like)
+        if source.name not in self._of_reshapes:
+            self._of_reshapes[source.name] = self.emit("Quantize", (source,), attrs, like)
+        return self._of_reshapes[source.name]
 
     def as_float(self, value: Value, like: Node) -> Value:
         """Return the float form of a value: itself, or dequantised once."""

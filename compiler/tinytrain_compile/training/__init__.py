@@ -3,7 +3,7 @@
 from tinytrain_compile.training.build import build_training
 from tinytrain_compile.training.loss import end_of, is_probability
 from tinytrain_compile.training.optimizer import Accumulate, TrainingOptions
-from tinytrain_compile.training.rewrites import fuse_updates, join_pieces
+from tinytrain_compile.training.rewrites import fuse_updates, join_pieces, mask_clips, stack_products
 from tinytrain_compile.training.samples import SamplesMixError
 
 __all__ = [
@@ -15,4 +15,6 @@ __all__ = [
     "fuse_updates",
     "is_probability",
     "join_pieces",
+    "mask_clips",
+    "stack_products",
 ]

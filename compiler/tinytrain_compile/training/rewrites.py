@@ -4,13 +4,16 @@
 2. A clip keeps its output only if another node keeps it too; otherwise one bit per element suffices.
 3. The gradient of a split is one Concat, instead of a sum of its pieces that are each embedded in zeros: reverse mode
    meets the pieces one by one; if they tile the whole in the end, adding zeros only costs bytes and time.
-4. A weight gradient is never stored if one node can compute each element and update the parameter with it. An update
+4. A weight that a dense layer reads in every step of time has one gradient for all steps: the product of stacked
+   operands, instead of a sum of products.
+5. A weight gradient is never stored if one node can compute each element and update the parameter with it. An update
    overwrites a weight that the data gradient of its layer still reads. A stored gradient can wait for that and free its
    operands; a fused one cannot. So it is stored if it is smaller than the operands that would have to wait.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -22,6 +25,7 @@ from tinytrain_compile.ir.types import NO_ATTRS, Array, Graph, Node, Value
 from tinytrain_compile.ops.base import alias_of, has_trait, infer, op_def, run_node
 from tinytrain_compile.ops.clip import ROW_SQUARES
 from tinytrain_compile.ops.fused_update import FUSED_UPDATE, PAIRS, FusedUpdateAttrs
+from tinytrain_compile.ops.linear import GEMM_GRAD_WEIGHT
 from tinytrain_compile.ops.names import operand, operands, result
 from tinytrain_compile.ops.shape import ConcatAttrs, EmbedAttrs, ExpandAttrs
 
@@ -73,21 +77,45 @@ def keep_masks(builder: GraphBuilder, forward: list[Node], backward: list[Node])
 
     Returns the forward nodes (with masks right after the clips) and the backward nodes.
     """
+    masks, masked = _masks(builder, forward, backward)
+    return _with_masks(forward, masks, masked), _with_masks(backward, masks, masked)
+
+
+def mask_clips(train: TrainGraph) -> TrainGraph:
+    """Do the same in a step whose layers keep integers: fewer nodes then read the float32 output of a clip."""
+    graph = train.graph
+    passed = graph.ancestors((train.loss, *graph.outputs))
+    forward, backward = ([node for node in graph.nodes if (node.name in passed) is ahead] for ahead in (True, False))
+    taken = {*graph.constants, *(value.name for node in graph.nodes for value in (*node.inputs, *node.outputs))}
+    masks, masked = _masks(GraphBuilder(infer, taken), forward, backward)
+    return (
+        replace(train, graph=replace(graph, nodes=tuple(_with_masks(graph.nodes, masks, masked)))) if masks else train
+    )
+
+
+def _masks(
+    builder: GraphBuilder, forward: list[Node], backward: list[Node]
+) -> tuple[Mapping[str, Node], Mapping[str, Node]]:
+    """Return (output of a clip -> the node that makes its mask, name of a ClipGrad -> its MaskedGrad)."""
     kept = _kept_by_others(forward, backward)
     masks: dict[str, Node] = {}
-    rewritten: list[Node] = []
+    masked: dict[str, Node] = {}
     for node in backward:
         if node.op != "ClipGrad" or operand(node, "y").name in kept:
-            rewritten.append(node)
             continue
         dy, y = node.inputs
         if y.name not in masks:
             builder.emit("ClipMask", (y,), node.attrs, f"{y.name}.mask", node.origin)
             masks[y.name] = builder.nodes.pop()
         mask = result(masks[y.name], "mask")
-        rewritten.append(Node(node.name, "MaskedGrad", (dy, mask), node.outputs, NO_ATTRS, node.origin))
-    behind = {node.name: [masks[out.name] for out in node.outputs if out.name in masks] for node in forward}
-    return [part for node in forward for part in (node, *behind[node.name])], rewritten
+        masked[node.name] = Node(node.name, "MaskedGrad", (dy, mask), node.outputs, NO_ATTRS, node.origin)
+    return masks, masked
+
+
+def _with_masks(nodes: Sequence[Node], masks: Mapping[str, Node], masked: Mapping[str, Node]) -> list[Node]:
+    """Return nodes with each mask behind the clip, and masked gradients."""
+    behind = {node.name: [masks[out.name] for out in node.outputs if out.name in masks] for node in nodes}
+    return [part for node in nodes for part in (masked.get(node.name, node), *behind[node.name])]
 
 
 def _kept_by_others(forward: list[Node], backward: list[Node]) -> set[str]:
@@ -166,6 +194,60 @@ def _pieces(value: Value, made: Mapping[str, Node]) -> list[tuple[Value, tuple[i
     attrs = node.attrs
     plain = isinstance(attrs, EmbedAttrs) and attrs.value == 0.0 and all(step == 1 for step in attrs.steps)
     return [(node.inputs[0], attrs.starts)] if plain and isinstance(attrs, EmbedAttrs) else None
+
+
+# ---- gradients of a weight that several layers share ---------------------------------------------------------------
+
+
+def stack_products(train: TrainGraph) -> TrainGraph:
+    """Return the step with sums of a dense weight's gradients as one gradient of stacked operands; itself without
+    such sums.
+
+    The operands of all terms are then needed at once, and the gradients of single terms never are.
+    """
+    graph = train.graph
+    made, reads = graph.producers(), Counter(value.name for node in graph.nodes for value in node.inputs)
+    reads.update(value.name for value in (*graph.outputs, *(new for _, new in graph.updates)))
+    stacked, gone = dict[str, list[Node]](), set[str]()
+    for node in reversed(graph.nodes):
+        parts = _summed(node, made, reads) if node.op == "Add" and node.name not in gone else []
+        terms = [part for part in parts if part.op != "Add"]
+        if len(terms) > 1 and all(term.op == GEMM_GRAD_WEIGHT.name and term.external is None for term in terms):
+            stacked[node.name] = _stacked(node, terms)
+            gone.update(part.name for part in parts)
+    if not stacked:
+        return train
+    kept = (node for node in graph.nodes if node.name not in gone or node.name in stacked)
+    nodes = tuple(part for node in kept for part in stacked.get(node.name, [node]))
+    return replace(train, graph=replace(graph, nodes=nodes))
+
+
+def _summed(node: Node, made: Mapping[str, Node], reads: Mapping[str, int]) -> list[Node]:
+    """Return a sum, the sums inside it, and the nodes that make its terms; none if a part is read elsewhere too."""
+    if node.op != "Add":
+        return [node]
+    found = [node]
+    for value in node.inputs:
+        alone = value.name in made and reads[value.name] == 1 and value.type == node.outputs[0].type
+        parts = _summed(made[value.name], made, reads) if alone else []
+        if not parts:
+            return []
+        found += parts
+    return found
+
+
+def _stacked(node: Node, terms: Sequence[Node]) -> list[Node]:
+    """Return the product that replaces a sum, behind the two nodes that stack its operands.
+
+    The backward pass meets the last layer first; the operands are stacked in the order of the forward pass.
+    """
+    whole: list[Node] = []
+    for name in ("x", "dy"):
+        parts = tuple(operand(term, name) for term in reversed(terms))
+        rows = replace(parts[0], name=f"{node.name}.{name}", shape=(sum(v.shape[0] for v in parts), parts[0].shape[1]))
+        whole.append(replace(node, name=rows.name, op="Concat", inputs=parts, outputs=(rows,), attrs=ConcatAttrs(0)))
+    product = replace(node, op=GEMM_GRAD_WEIGHT.name, inputs=tuple(w.outputs[0] for w in whole), attrs=terms[0].attrs)
+    return [*whole, product]
 
 
 # ---- fused updates -------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.plan.lock import Lock, plan_from_lock
 from tinytrain_compile.plan.memories.spread import spread
 from tinytrain_compile.plan.options import Aim, PlanOptions, Wish
-from tinytrain_compile.plan.planner import Planned, arena_bound
+from tinytrain_compile.plan.planner import Planned, arena_bound, plan_graph
 from tinytrain_compile.plan.prepared import prepared_as_locked
 from tinytrain_compile.plan.price import step_cost
 from tinytrain_compile.plan.streams.rewrite import with_lines, with_streams, without_lines, without_streams
@@ -43,6 +43,8 @@ from tinytrain_compile.training import (
     build_training,
     fuse_updates,
     join_pieces,
+    mask_clips,
+    stack_products,
 )
 
 
@@ -219,10 +221,20 @@ class Planner:
         fpu = self.target.features.fpu
         train = build_training(self.model, update, training_options(o, self.model, o.batch, micro_batch, fpu))
         if o.quant == "int8":
-            train = quantise(train, QuantOptions(o.seed, o.weight_store, o.rescale == "on"))
+            train = mask_clips(quantise(train, QuantOptions(o.seed, o.weight_store, o.rescale == "on")))
         train = join_pieces(train)
-        train = fuse_updates(train if self.externals is None else self.externals.assigned(train, self.target))
+        train = self._fused(train if self.externals is None else self.externals.assigned(train, self.target))
         return train if o.inference_only else self.heard(train)
+
+    def _fused(self, train: TrainGraph) -> TrainGraph:
+        """Fuse updates, behind stacked gradients of weights that several layers share if these need no larger arena."""
+        fused, stacked = fuse_updates(train), stack_products(train)
+        if stacked is train:
+            return fused
+        stacked = fuse_updates(stacked)
+        quick = PlanOptions(None, self.target.alignment_bytes, effort="quick", keep=(train.loss.name,))
+        apart, together = (plan_graph(each.graph, quick).plan.arena_bytes for each in (fused, stacked))
+        return stacked if together <= apart else fused
 
     def heard(self, train: TrainGraph) -> TrainGraph:
         """Return what is left of a step or an inference behind the pass on a stream, if --listen only asks for that."""

@@ -56,6 +56,8 @@ WRITES_FIRST = {
     "tt_depthwise_ends": 1,
     "tt_dense_update": 1,
     "tt_dense_update_fine": 2,
+    "tt_dense_momentum": 4,
+    "tt_dense_momentum_fine": 5,
     "tt_dense_squares": 1,
     "tt_passed_bits8": 1,
     "tt_depthwise_rows3": 1,

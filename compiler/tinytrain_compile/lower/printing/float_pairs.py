@@ -6,9 +6,10 @@ loaded as a pair, and each multiply-add names its half. Values and their order s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 from tvm import ir, sym, tirx
 from tvm.tirx import Stmt
@@ -17,9 +18,9 @@ from tinytrain_compile.lower.left_out import kept_sums
 from tinytrain_compile.lower.printing.c_text import ATOM, Expr, If, Line, Loop, Statement, dtype_of, join
 from tinytrain_compile.lower.printing.patterns import moved_run
 from tinytrain_compile.lower.printing.printer import Printer
-from tinytrain_compile.lower.tir_walk import Tir, buffers_of, children, is_call
+from tinytrain_compile.lower.tir_walk import Tir, buffers_of, children, helper_name, is_call, is_helper
 
-PAIR_TYPE = "tt_float_pair"
+PAIR_TYPE, PRODUCT = "tt_float_pair", "tt_rounded_product"
 _ENOUGH = 32
 """Turns of a loop, and of those around it, for which unrolling pays."""
 
@@ -38,6 +39,16 @@ class _Pair:
 
     place: ir.TensorLoad
     name: str = ""
+
+
+_Sides = tuple[ir.Expr, ir.Expr]
+
+
+class _Both(NamedTuple):
+    """Two values that are stored as neighbours: a pair, or one value that both have."""
+
+    expr: Expr
+    paired: bool
 
 
 class PairPrinter(Printer):
@@ -59,7 +70,11 @@ class PairPrinter(Printer):
             tuple[tirx.BufferStore, tirx.Mul]
         ] = []  # statements that add a product under one condition (or none), and the products
         under = ""
-        for item in kept_sums(node.seq):
+        for item in self._in_pairs(kept_sums(node.seq)):
+            if isinstance(item, Line):
+                found += [*self._paired(run), item]
+                run = []
+                continue
             parts = self._parts(item)
             if run and (parts is None or parts[2] != under):
                 found += self._paired(run)
@@ -89,6 +104,71 @@ class PairPrinter(Printer):
             return False
         roots = {hash(root) for root in map(self._root, buffers_of(body.value)) if root not in self._scalars}
         return self._root(body.buffer) in self._scalars or len(roots) > 1
+
+    # ---- results that are neighbours ----------------------------------------------------------------------------
+
+    def _in_pairs(self, parts: Sequence[Stmt]) -> Iterator[Stmt | Line]:
+        """Yield statements; two that compute neighbours in memory by the same operations are one line."""
+        place = 0
+        while place < len(parts):
+            line = self._stored_pair(*parts[place : place + 2]) if place + 1 < len(parts) else None
+            yield line or parts[place]
+            place += 2 if line else 1
+
+    def _stored_pair(self, one: Stmt, other: Stmt) -> Line | None:
+        if not isinstance(one, tirx.BufferStore) or not isinstance(other, tirx.BufferStore):
+            return None
+        root = self._root(one.buffer)
+        if self._root(other.buffer) != root or root in self._scalars or str(root.dtype) != "float32":
+            return None
+        if _apart(other.indices[0], one.indices[0]) != 1 or isinstance(one.value, ir.TensorLoad):
+            return None
+        found = self._both(one.value, other.value, one)
+        text = self._element(one.buffer, one.indices[0])
+        return Line(f"tt_store_pair(&{text}, {found.expr.text});") if found and found.paired else None
+
+    def _both(self, one: ir.Expr, other: ir.Expr, to: tirx.BufferStore) -> _Both | None:
+        """Return two values that the same operations make, `other` of the neighbours of what `one` is made of."""
+        if isinstance(one, ir.TensorLoad) and isinstance(other, ir.TensorLoad):
+            return self._both_loads(one, other, to)
+        if (
+            isinstance(one, tirx.FloatImm)
+            and isinstance(other, tirx.FloatImm)
+            and float(one.value) == float(other.value)
+        ):
+            return _Both(self._expr(one), False)
+        if _factors(one) and _factors(other):
+            return _call("tt_mul_both", self._both_factors(one, other, to))
+        for kind in (tirx.Add, tirx.Sub):
+            if isinstance(one, kind) and isinstance(other, kind):
+                return self._both_sums((one.a, other.a), (one.b, other.b), to, isinstance(one, tirx.Sub))
+        return None
+
+    def _both_factors(self, one: ir.Expr, other: ir.Expr, to: tirx.BufferStore) -> list[_Both | None]:
+        return [self._both(*sides, to) for sides in zip(_factors(one), _factors(other), strict=True)]
+
+    def _both_sums(self, left: _Sides, right: _Sides, to: tirx.BufferStore, minus: bool) -> _Both | None:
+        """Return two sums (or differences), as `_fused` reads them."""
+        if not minus and isinstance(left[0], tirx.Mul) and not isinstance(right[0], tirx.Mul):
+            left, right = right, left
+        if all(isinstance(side, tirx.Mul) for side in right):
+            return _call("tt_fma_both", self._both_factors(*right, to), self._both(*left, to), minus=minus)
+        found = [self._both(*left, to), self._both(*right, to)]
+        return None if minus else _call("tt_add_pairs", found)
+
+    def _both_loads(self, one: ir.TensorLoad, other: ir.TensorLoad, to: tirx.BufferStore) -> _Both | None:
+        """Return two loads, which may be made before the first of the two stores."""
+        roots = [self._root(load.source) for load in (one, other)]
+        apart = _apart(other.indices[0], one.indices[0])
+        if roots[0] != roots[1] or apart not in (0, 1) or (apart and roots[0] in self._scalars):
+            return None
+        own = roots[0] == self._root(to.buffer) and apart == 1 and _apart(one.indices[0], to.indices[0]) == 0
+        if not own and self._may_overlap(one.source, to.buffer):
+            return None
+        expr = self._expr(one)
+        return _Both(join(f"tt_load_pair(&{expr.text})", ATOM, (expr,)), True) if apart else _Both(expr, False)
+
+    # ---- sums ---------------------------------------------------------------------------------------------------
 
     def _parts(self, item: Stmt) -> tuple[tirx.BufferStore, tirx.Mul, str] | None:
         """Return (statement, product, text of its condition) of a statement that adds to a register's sum."""
@@ -132,7 +212,11 @@ class PairPrinter(Printer):
             if self._root(load.source) in self._scalars:
                 continue
             for first, group in groups:
-                distance = _distance(load, first) if self._root(load.source) == self._root(first.source) else None
+                distance = (
+                    _apart(load.indices[0], first.indices[0])
+                    if self._root(load.source) == self._root(first.source)
+                    else None
+                )
                 if distance is not None:
                     group.setdefault(distance, text)
                     break
@@ -163,10 +247,10 @@ class PairPrinter(Printer):
             return None
         return self._halves.get(self._text(factor))
 
-    def _sum(self, addend: ir.Expr, term: ir.Expr, whole: ir.Expr) -> Expr:
+    def _sum(self, addend: ir.Expr, term: ir.Expr, whole: ir.Expr, sign: str = "") -> Expr:
         halves = [self._half(side) for side in (term.a, term.b)] if isinstance(term, tirx.Mul) else []
-        if not isinstance(term, tirx.Mul) or not any(halves):
-            return super()._sum(addend, term, whole)
+        if not isinstance(term, tirx.Mul) or not any(halves) or sign:
+            return super()._sum(addend, term, whole, sign)
         left, right = (term.a, term.b) if halves[0] else (term.b, term.a)
         a, b, c = self._expr(left), self._expr(right), self._expr(addend)
         first, second = halves if halves[0] else halves[::-1]
@@ -177,9 +261,33 @@ class PairPrinter(Printer):
         return join(f"tt_fma_{first.half}{second.half}({names}, {c.text})", ATOM, (a, b, c))
 
 
-def _distance(load: ir.TensorLoad, first: ir.TensorLoad) -> int | None:
-    """Return the number of elements from one load to another, if it is the same in every turn of every loop."""
-    found = sym.Analyzer().simplify(load.indices[0] - first.indices[0])
+def _factors(product: ir.Expr) -> Sequence[ir.Expr]:
+    """Return both factors of a product; none of other expressions."""
+    if isinstance(product, tirx.Mul):
+        return product.a, product.b
+    return product.args[1:] if is_helper(product) and helper_name(product) == PRODUCT else ()
+
+
+def _call(name: str, operands: Sequence[_Both | None], *addend: _Both | None, minus: bool = False) -> _Both | None:
+    """Return a call of a pair and another operand: that is a pair as well in a sum, a value for both in a product.
+
+    A sum of a product takes another pair. minus: the product is subtracted.
+    """
+    one, other = operands
+    if one is None or other is None or not all(added and added.paired for added in addend):
+        return None
+    pair, both = (one, other) if one.paired else (other, one)
+    if not pair.paired or both.paired != (name == "tt_add_pairs"):
+        return None
+    texts = [pair.expr.text, f"-{both.expr.at(ATOM)}" if minus else both.expr.text]
+    added = [each.expr for each in addend if each]
+    texts += [expr.text for expr in added]
+    return _Both(join(f"{name}({', '.join(texts)})", ATOM, (pair.expr, both.expr, *added)), True)
+
+
+def _apart(index: ir.Expr, first: ir.Expr) -> int | None:
+    """Return the number of elements from one index to another, if it is the same in every turn of every loop."""
+    found = sym.Analyzer().simplify(index - first)
     return int(found) if isinstance(found, tirx.IntImm) else None
 
 

@@ -20,7 +20,7 @@ FLOAT_VECTOR = "tt_f32x4"
 _OPERATIONS = {tirx.Add: "tt_add", tirx.Sub: "tt_sub", tirx.Mul: "tt_mul"}
 _FUNCTIONS = {f"tt_{name}f": f"tt_{name}_f32x4" for name in ("exp", "erf", "sigmoid", "tanh")}
 _FUNCTIONS["tt_unsigned_zero"] = "tt_unsigned_zero_f32x4"
-_KEPT = "tt_kept_f32x4"
+_KEPT, _PRODUCT = "tt_kept_f32x4", "tt_rounded_product"
 
 
 class FloatVectorPrinter(IntVectorPrinter):
@@ -139,26 +139,29 @@ class FloatVectorPrinter(IntVectorPrinter):
             return _lanes(f"{_KEPT}({operands[0].text}, {_four(operands[1])})")
         if not any(LANE in operand.variables for operand in operands):
             return super()._compound(node)
+        if name == _PRODUCT:
+            return self._expr(tirx.Mul(*node.args[1:]))
         if name not in _FUNCTIONS:
             raise ValueError(f"{name} is not for lanes")
         return _lanes(f"{_FUNCTIONS[name]}({operands[0].text})")
 
-    def _sum(self, addend: ir.Expr, term: ir.Expr, whole: ir.Expr) -> Expr:
+    def _sum(self, addend: ir.Expr, term: ir.Expr, whole: ir.Expr, sign: str = "") -> Expr:
         if self._lane is None or dtype_of(whole) != "float32":
-            return super()._sum(addend, term, whole)
+            return super()._sum(addend, term, whole, sign)
         c = self._expr(addend)
         if not self._fuse or not isinstance(term, tirx.Mul):
             return _lanes(f"tt_add_f32x4({_four(c)}, {_four(self._expr(term))})")
         a, b = self._expr(term.a), self._expr(term.b)
         if LANE not in a.variables:
             a, b = b, a
-        if LANE in b.variables and LANE not in c.variables:
+        if LANE in b.variables and LANE not in c.variables and not sign:
             return _lanes(f"tt_fma_to_all_f32x4({a.text}, {b.text}, {c.text})")
         if LANE in b.variables:
-            return _lanes(f"tt_fma_f32x4({c.text}, {a.text}, {b.text})")
+            return _lanes(f"tt_fm{'s' if sign else 'a'}_f32x4({_four(c)}, {a.text}, {b.text})")
         if LANE in a.variables:
-            return _lanes(f"tt_fma_all_f32x4({_four(c)}, {a.text}, {b.text})")
-        return super()._sum(addend, term, whole)
+            factor = f"-{b.at(ATOM)}" if sign else b.text
+            return _lanes(f"tt_fma_all_f32x4({_four(c)}, {a.text}, {factor})")
+        return super()._sum(addend, term, whole, sign)
 
     def _largest(self, left: ir.Expr, right: ir.Expr, sign: str = ">") -> Expr:
         if self._lane is None or dtype_of(left) != "float32":

@@ -263,7 +263,7 @@ class IntVectorPrinter(Printer):
                 return self._sum(addend, term, node)
         return None
 
-    def _sum(self, addend: ir.Expr, term: ir.Expr, whole: ir.Expr) -> Expr:
+    def _sum(self, addend: ir.Expr, term: ir.Expr, whole: ir.Expr, sign: str = "") -> Expr:
         """Return a sum; one instruction adds a product with a value shared by all lanes."""
         if self._lane is not None and isinstance(term, tirx.Mul) and dtype_of(whole) == "int32":
             a, b = self._expr(term.a), self._expr(term.b)
@@ -272,7 +272,7 @@ class IntVectorPrinter(Printer):
             if LANE in a.variables and LANE not in b.variables:
                 text = f"tt_mla_x4({self._vector(addend)}, {a.text}, {b.text})"
                 return Expr(text, ATOM, frozenset([LANE]), True)
-        return super()._sum(addend, term, whole)
+        return super()._sum(addend, term, whole, sign)
 
     def _each(self, node: ir.Expr) -> str:
         """Return the operand of each lane separately."""

@@ -387,18 +387,26 @@ class Printer:
         return self._expr(left), self._expr(right)
 
     def _fused(self, node: ir.Expr) -> Expr | None:
-        """Return a + b*c as TT_FMA(b, c, a); it looks for the multiplication on the right first, then on the left."""
-        if type(node) is not tirx.Add or not self._fuse:
+        """Return a + b*c as TT_FMA(b, c, a), and a - b*c as TT_FMA(-b, c, a).
+
+        In a sum it looks for the multiplication on the right first, then on the left. 0 - b*c is rounded once anyway.
+        """
+        if not self._fuse or not isinstance(node, tirx.Add | tirx.Sub):
             return None
+        if type(node) is tirx.Sub:
+            found = type(node.b) is tirx.Mul and dtype_of(node) == "float32" and not _is_zero(node.a)
+            return self._sum(node.a, node.b, node, "-") if found else None
         if type(node.b) is tirx.Mul:
             return self._sum(node.a, node.b, node)
         return self._sum(node.b, node.a, node) if type(node.a) is tirx.Mul else None
 
-    def _sum(self, addend: ir.Expr, term: ir.Expr, whole: ir.Expr) -> Expr:
+    def _sum(self, addend: ir.Expr, term: ir.Expr, whole: ir.Expr, sign: str = "") -> Expr:
+        """Return addend + term, or addend - term (sign "-"): rounding is the same on both sides of 0."""
         if self._fuse and isinstance(term, tirx.Mul) and dtype_of(whole) == "float32":
             a, b, c = self._expr(term.a), self._expr(term.b), self._expr(addend)
-            return join(f"TT_FMA({a.text}, {b.text}, {c.text})", ATOM, (a, b, c))
-        return self._infix(BINARY["Add"], addend, term)
+            factor = f"-{a.at(ATOM)}" if sign else a.text
+            return join(f"TT_FMA({factor}, {b.text}, {c.text})", ATOM, (a, b, c))
+        return self._infix(BINARY["Sub" if sign else "Add"], addend, term)
 
     def _largest(self, left: ir.Expr, right: ir.Expr, sign: str = ">") -> Expr:
         """Return the larger (or smaller) one: the first, unless the second is. So a running maximum takes no NaN."""
@@ -424,3 +432,7 @@ class Printer:
         if name == "likely":
             return self._expr(args[0])
         raise NotImplementedError(f"TIR call {name}")
+
+
+def _is_zero(value: ir.Expr) -> bool:
+    return type(value) is tirx.FloatImm and float(value.value) == 0.0

@@ -176,11 +176,9 @@ def round_even(x: Array) -> Array:
 
 
 def quantised(x: Array, scale: float, zero: int, low: int, high: int) -> Array:
-    """Quantise real numbers to int64 within [low, high], as Quantize does: a float32 product, ties to even."""
+    """Quantise real numbers to int64 within [low, high], as Quantize does: a float32 product, ties to even; NaN: 0."""
     scaled = x.astype(np.float32) * np.float32(1.0 / scale)
-    limited = np.where(
-        scaled > np.float32(-1024), np.where(scaled < np.float32(1024), scaled, np.float32(1024)), np.float32(-1024)
-    )
+    limited = np.where(np.isnan(scaled), np.float32(0), np.clip(scaled, np.float32(-1024), np.float32(1024)))
     return np.clip(round_even(limited).astype(np.int64) + zero, low, high)
 
 

@@ -22,6 +22,8 @@ from tinytrain_compile.ops.exact import F32
 ROW_BITS, FINE_BITS, ROW_LIMIT = 9, 25, 32767
 """Fraction bits of a row's step, in 1/256 of a weight per unit of an input: the step has 16 bits if noise rounds
 weights, 32 if they have fractions; the largest magnitude in 16 bits."""
+SIGN_LIMIT = 8191
+"""Largest step by a sign in 1/256 of a weight: times 4 it has 16 bits."""
 VELOCITY_START = -6
 """Exponent of a velocity at first: it holds gradients below 2, and shows how large others are."""
 UNKNOWN = -1
@@ -74,10 +76,62 @@ def row_moves(x: Array, g: Array, x_zero: int, scale: tuple[Array, ...], bits: i
     return np.where(large, moves_of(errors * inputs, (multiplier, exponent)), short)[:, None, None, :]
 
 
-def rounded_rows(w: Array, moves: Any, noise: Array, salt: Array, limit: int) -> Array:
-    """Return int8 weights less their moves, with stochastic rounding; a word of noise serves four weights of a row."""
-    random = fx.noise_of_rows(noise, salt, w.shape[0], w.shape[-1]).reshape(w.shape)
+def rounded_rows(w: Array, moves: Any, noise: Any, limit: int) -> Array:
+    """Return int8 weights less their moves, rounded by a byte of noise each."""
+    random = noise.reshape(w.shape)
     return np.clip((w.astype(np.int64) * 256 - moves + random) >> 8, -limit, limit).astype(np.int8)
+
+
+# ---- the same with a velocity ---------------------------------------------------------------------------------------
+
+
+def velocity_rows(
+    x: Array, g: Array, x_zero: int, velocity: Array, scale: tuple[Array, ...], state: Array, random: Any, signed: bool
+) -> tuple[Any, Array, int]:
+    """Return (moves of all weights in 1/256 of one, velocities, the peak) of a dense layer of one sample.
+
+    signed: moves are a step times a sign. Sums are velocities with 7 fraction bits, for a move within +-128. A row
+    whose sums have more than 16 bits, or whose step is that of a weight, moves like other gradients (`large`).
+    """
+    multiplier, shift, rate, p = scale
+    errors, inputs = g.reshape(-1, 1).astype(np.int64), x.reshape(-1).astype(np.int64) - x_zero
+    q, store = velocity.reshape(len(errors), -1).astype(np.int64), int(state[0])
+    unit = (int(p[0]) + (shift.astype(np.int64) >> (0 if signed else 1)))[:, None]
+    share, places = int(rate[4]), int(rate[5])
+    by = fx.scaled(errors << 22, share, places - 31 + unit - store + 10)
+    size, exponent = (one[:, None] for one in step_size(multiplier, shift, rate, np.zeros_like(p) if signed else p, 8))
+    part, largest = (by * (inputs << 7)) >> 16, int(np.abs(inputs).max(initial=0))
+
+    def kept(at: int) -> int:
+        factor = fx.high_multiply(int(rate[at]), share)
+        return int(fx.scaled(factor, 1, int(rate[at + 1]) + places + int(state[2]) - store))
+
+    def beyond(factor: int) -> Any:
+        sums = ((np.abs(by) >> 9) + 1) * largest + ((factor >> 8) + 1) * 127 + (1 << 16)
+        return (sums > fx.INT32_MAX) | (np.abs(by) >= fx.INT32_MAX) | (factor == fx.INT32_MAX)
+
+    fine = (part + ((kept(2) * (q << 8)) >> 16) + (1 << 15)) >> 16
+    large = beyond(kept(2))
+    if signed:
+        ahead = kept(6)
+        step = fx.scaled(np.ones_like(size), size, exponent)
+        moves = step * np.sign(part + ((ahead * (q << 8)) >> 16))
+        large = large | beyond(ahead) | (step > SIGN_LIMIT)
+    else:
+        samples = min((1 << 61) // max(share, 1 << 30), fx.INT32_MAX)
+        product = fx.high_multiply(size, samples)
+        step = fx.scaled(product, 1, exponent - places - unit + store + 25)
+        large = large | (step == fx.INT32_MAX)
+        moves = ((step * np.clip(2 * fine, -(1 << 15), (1 << 15) - 1) >> 16) + (1 << 15)) >> 16
+    total, after, magnitudes = moved_velocity(q, errors * inputs, rate, state, unit, random)
+    sums = sign_ahead(q, errors * inputs, rate, state, unit) if signed else total
+    moves = np.where(large, moves_of(sums, (size, exponent)), moves)
+    short = np.clip((2 * fine + random) >> 8, -127, 127)
+    after = np.where(large, after, short).astype(np.int8)
+    seen = int(np.where(large, 0, short ^ (short >> 63)).max(initial=0))
+    some = bool((~large & ((errors * inputs != 0) | (q != 0))).any())
+    peak = max(int(np.where(large, magnitudes, 0).max(initial=0)), 1 << max(seen.bit_length() - 1, 0) if some else 0)
+    return moves.reshape(velocity.shape), after.reshape(velocity.shape), min(peak, fx.INT32_MAX)
 
 
 # ---- weights with 8 fraction bits ----------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ from tinytrain_compile.ops.int8.steps import (
     sign_ahead,
     step_size,
     updated_weight,
+    velocity_rows,
     weight_steps,
 )
 from tinytrain_compile.ops.int8.tiles import packed_tiles
@@ -85,8 +86,8 @@ class QUpdateAttrs(Attrs):
 
     @property
     def by_steps_of_rows(self) -> bool:
-        """True if a dense layer, given one sample, moves by one step per output times the inputs."""
-        return self.gradient == "product" and not self.momentum
+        """True if a dense layer, given one sample, moves by one step per output times the inputs (and a velocity)."""
+        return self.gradient == "product"
 
 
 @dataclass(frozen=True)
@@ -168,12 +169,18 @@ def expect_fraction(op: str, w: Value, fraction: Value) -> None:
     _expect_like(op, w, fraction, "int8")
 
 
+def whole_words(inputs: int) -> int:
+    """Return a number of inputs, rounded up to whole words of int8."""
+    return -(-inputs // 4) * 4
+
+
 def _product_scratch(node: Node) -> int:
     if getattr(node.attrs, "conv", None) is None:
         return 0
     (*image, inputs), outputs = operand(node, "x").shape, operand(node, "g").shape[3]
     if is_rank_one(node):
-        return 2 * inputs
+        momentum = attrs_of(node, QUpdateAttrs).momentum
+        return 4 * whole_words(inputs) if momentum else 2 * inputs  # also what its weights move by
     tiles = weight_tiles(node)
     if is_product(geometry(node)):
         tiles = packed_tiles(outputs, inputs, math.prod(image))
@@ -235,10 +242,11 @@ def _update(arrays: tuple[Array, ...], attrs: QUpdateAttrs) -> tuple[Array, ...]
     w, scale, velocity = o["w"], o.several(*SCALE), tuple[Array, ...]()
     squares = (words_of(sums_of(o["rows"]) + row_sums(_gradient_of(o, attrs))),) if attrs.squares else ()
     if attrs.by_steps_of_rows and attrs.conv is not None and is_one_sample(o["x"].shape, attrs.conv):
-        moves = row_moves(o["x"], o["g"], attrs.x_zero, scale, FINE_BITS if attrs.fine else ROW_BITS)
+        moves, noise, *velocity = _row_moves(o, attrs)
         if attrs.fine:
-            return (*less_moves(w, o["fraction"], moves, attrs.limit), *squares)
-        return (rounded_rows(w, moves, o["noise"], o["salt"], attrs.limit), *squares)
+            w, fraction = less_moves(w, o["fraction"], moves, attrs.limit)
+            return (w, *velocity, fraction, *squares)
+        return (rounded_rows(w, moves, noise, attrs.limit), *velocity, *squares)
     gradient = _gradient_of(o, attrs)
     if attrs.momentum:
         signed = attrs.momentum == "sign"
@@ -249,6 +257,18 @@ def _update(arrays: tuple[Array, ...], attrs: QUpdateAttrs) -> tuple[Array, ...]
         return (w, *velocity, fraction, *squares)
     salt = o["salt_of_w" if attrs.momentum else "salt"]
     return (updated_weight(w, gradient, scale, o["noise"], salt, attrs.limit), *velocity, *squares)
+
+
+def _row_moves(o: Named[Array], attrs: QUpdateAttrs) -> tuple[Any, ...]:
+    """Return (moves and noise of all weights, and with momentum velocity and peak) of a dense layer of one sample."""
+    own, (outputs, *_, inputs) = (o["x"], o["g"], attrs.x_zero), o["w"].shape
+    if not attrs.momentum:
+        noise = None if attrs.fine else fx.noise_of_rows(o["noise"], o["salt"], outputs, inputs)
+        return row_moves(*own, o.several(*SCALE), FINE_BITS if attrs.fine else ROW_BITS), noise
+    noise, random = fx.noise_of_velocities(o["noise"], o["salt"], outputs, inputs)
+    state = o["velocity"], o.several(*SCALE), o["exponent"]
+    moves, velocity, peak = velocity_rows(*own, *state, random, attrs.momentum == "sign")
+    return moves, noise, velocity, np.asarray(max(int(o["peak"]), peak), np.int32)
 
 
 def _update_rows(node: Node) -> RowForm | None:

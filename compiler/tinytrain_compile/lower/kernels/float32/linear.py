@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from tvm import te
+from tvm import te, tirx
 from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
@@ -26,12 +26,14 @@ from tinytrain_compile.lower.kernels.base import (
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.vector_tiles import vector_tiles
-from tinytrain_compile.lower.schedules import best_tile, tile_reduction
-from tinytrain_compile.ops.linear import GemmAttrs, MatMulAttrs
+from tinytrain_compile.lower.schedules import best_tile, tile_elements, tile_reduction
+from tinytrain_compile.ops.linear import GEMM_GRAD_WEIGHT, GemmAttrs, MatMulAttrs
 from tinytrain_compile.ops.names import attrs_of, operand, result
 
 PAIR_TERMS = 2
 """Terms in a turn of a sum that reads pairs."""
+ONE_SAMPLE_TILE = (8, 4)
+"""Tile (rows, columns) of the weight gradient of one sample, in pairs along a row."""
 
 
 def matrix_product(
@@ -163,7 +165,31 @@ def gemm_grad_weight(node: Node, context: KernelContext) -> KernelSpec:
     x, dy = tensors(node, "x", "dy")
     n, k = result(node, "dw").shape
     extents = (n, k, operand(node, "x").shape[0])
+    if of_one_sample(node):
+        return _outer_product(x, dy, (n, k), context)
     return matrix_product([x, dy], extents, lambda i, a: dy[a, i], lambda a, j: x[a, j], context, long=0)
+
+
+def of_one_sample(node: Node) -> bool:
+    """Tell whether this is a dense layer's weight gradient whose elements are products, not sums."""
+    return node.op == GEMM_GRAD_WEIGHT.name and operand(node, "x").shape[0] == 1
+
+
+def _outer_product(x: te.Tensor, dy: te.Tensor, extents: tuple[int, int], context: KernelContext) -> KernelSpec:
+    """Compute out[n,k] = dy[0,n] x[0,k] in tiles. No sum keeps it, so what uses an element multiplies by itself.
+
+    The product is a helper's: an update adds it after it was rounded, as it adds a stored gradient.
+    """
+    acc = te.compute(extents, lambda i, j: tirx.call_extern("float32", "tt_rounded_product", dy[0, i], x[0, j]), "acc")
+    out = te.compute(extents, lambda i, j: acc[i, j], "out")
+    if context.uses_float_vectors and max(extents) >= LANES:
+        tile, lanes = vector_tiles(extents, context, (False, False))
+        return KernelSpec([x, dy], [out], lambda sch: tile_elements(sch, dict(enumerate(tile)), lanes=lanes))
+    tiles = product_tiles(*extents, context, None)
+    if context.uses_float_pairs:
+        rows, columns = ONE_SAMPLE_TILE
+        tiles = {0: best_tile(extents[0], rows), 1: min(columns, extents[1])}
+    return KernelSpec([x, dy], [out], lambda sch: tile_elements(sch, tiles))
 
 
 @kernel("MatMul")

@@ -28,6 +28,7 @@ from tinytrain_compile.lower.kernels.base import (
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.elementwise import TE
+from tinytrain_compile.lower.kernels.float32.linear import of_one_sample
 from tinytrain_compile.lower.schedules import KEPT, KEPT_ROWS, four_at_a_time
 from tinytrain_compile.ops.arithmetic import Steps, order_of, run_steps
 from tinytrain_compile.ops.base import op_def
@@ -149,8 +150,9 @@ def fused_update(node: Node, context: KernelContext) -> KernelSpec:
     sums = _sums(spec)
     names = [name for name in operands(update) if name != "g"]
     given = Named(update.op, names, [_like(update, name, sums) for name in names])
-    several, lanes = len(update.outputs) > 1, _has_lanes(update.op)
-    if not lanes or fused.squares or (several and not context.uses_float_vectors):
+    lanes, several = _has_lanes(update.op), len(update.outputs) > 1
+    unrolled = context.uses_float_vectors or (context.uses_float_pairs and of_one_sample(gradient))
+    if not lanes or fused.squares or (several and not unrolled):
         sums = te.compute(sums.shape, _element(sums), KEPT_ROWS if lanes else KEPT)
     rows = [tensor(node, name) for name in fused.rows_of(fused.names)]
     end = _keeping_squares(sums, rows[0]) if rows else as_it_is

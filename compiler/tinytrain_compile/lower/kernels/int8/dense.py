@@ -56,7 +56,7 @@ from tinytrain_compile.ops.int8.conv_form import (
     weight_tiles,
 )
 from tinytrain_compile.ops.int8.tiles import DenseTiles, packed_tiles
-from tinytrain_compile.ops.int8.update import SCALE, QSumAttrs, QUpdateAttrs
+from tinytrain_compile.ops.int8.update import SCALE, QSumAttrs, QUpdateAttrs, whole_words
 from tinytrain_compile.ops.names import attrs_of, is_prepared, operand, operands, result
 
 ONE_PIXEL_TILE = 4
@@ -110,15 +110,13 @@ def dense_update(node: Node) -> KernelSpec | None:
     attrs = attrs_of(node, QUpdateAttrs)
     if not is_rank_one(node) or attrs.limit < LEAST_LIMIT:
         return None
+    if attrs.momentum:
+        return _with_velocity(node, attrs)
     w, x, g = flat_tensor(node, "w"), flat_tensor(node, "x"), flat_tensor(node, "g")
     scale = tensors(node, *SCALE)
     multiplier, shift, rate, p = scale
     inputs, outputs = operand(node, "x").elements, operand(node, "g").elements
-
-    def lifted(i: Expr) -> Expr:
-        return ((i32(x[i]) - i32(attrs.x_zero)) * i32(1 << LIFT_BITS)).astype("int16")
-
-    wide = te.compute((inputs,), lifted, "wide")
+    wide = te.compute((inputs,), lambda i: _lifted(x[i], attrs), "wide")
     steps = (address(g), address(multiplier), address(shift), address(rate), p[0])
     rows = tensors(node, "rows?")
     count = i32(outputs)
@@ -141,6 +139,37 @@ def dense_update(node: Node) -> KernelSpec | None:
         return call_int("tt_dense_update", address(w), address(wide), *steps, seed, *numbers, dtype="int8")
 
     return KernelSpec([w, x, g, *scale, noise, salt, *rows], [te.compute((1,), moved, "out"), *summed], plain)
+
+
+def _lifted(x: Expr, attrs: QUpdateAttrs) -> Expr:
+    """Return an input as the update of a dense layer keeps it in scratch."""
+    return ((i32(x) - i32(attrs.x_zero)) * i32(1 << LIFT_BITS)).astype("int16")
+
+
+def _with_velocity(node: Node, attrs: QUpdateAttrs) -> KernelSpec:
+    """Return the same of an update with momentum; what a row's weights move by is in scratch behind the inputs."""
+    given = {name: flat_tensor(node, name) for name in operands(node)}
+    inputs, outputs = operand(node, "x").elements, operand(node, "g").elements
+    count, x = i32(outputs), given["x"]
+
+    def wide(i: Expr) -> Expr:
+        return te.if_then_else(i < inputs, _lifted(x[tirx.min(i, inputs - 1)], attrs), tirx.const(0, "int16"))
+
+    two = te.compute((2 * whole_words(inputs),), wide, "wide")
+    if attrs.squares:
+        sums = (address(given["rows"]), address(two), address(given["g"]))
+        count = call_int("tt_dense_squares", *sums, count, i32(inputs))
+    stored, helper = ("w", "tt_dense_momentum") if not attrs.fine else ("w fraction", "tt_dense_momentum_fine")
+
+    def moved(_i: Expr) -> Expr:
+        kept = (*(address(given[name]) for name in (*stored.split(), "velocity", "peak")), address(two))
+        numbers = (address(given[name]) for name in ("g", "multiplier", "shift", "rate", "exponent"))
+        seed = call_int("tt_noise_seed", given["noise"][0], given["salt"][0])
+        sizes = (count, i32(inputs), i32(attrs.limit), tirx.const(attrs.momentum == "sign", "bool"))
+        return call_int(helper, *kept, *numbers, given["p"][0], seed, *sizes, dtype="int8")
+
+    _, *written = node.outputs
+    return KernelSpec([*given.values()], [te.compute((1,), moved, "out"), *(None for _ in written)], plain)
 
 
 # ---- data -----------------------------------------------------------------------------------------------------------
