@@ -158,9 +158,9 @@ class FloatVectorPrinter(IntVectorPrinter):
             return _lanes(f"tt_fma_to_all_f32x4({a.text}, {b.text}, {c.text})")
         if LANE in b.variables:
             return _lanes(f"tt_fm{'s' if sign else 'a'}_f32x4({_four(c)}, {a.text}, {b.text})")
-        if LANE in a.variables:
+        if LANE in a.variables | c.variables:
             factor = f"-{b.at(ATOM)}" if sign else b.text
-            return _lanes(f"tt_fma_all_f32x4({_four(c)}, {a.text}, {factor})")
+            return _lanes(f"tt_fma_all_f32x4({_four(c)}, {_four(a)}, {factor})")
         return super()._sum(addend, term, whole, sign)
 
     def _largest(self, left: ir.Expr, right: ir.Expr, sign: str = ">") -> Expr:
