@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.kernels.others import TARGETS, geometric_mean, measured
 from testing.kernels import ledger
+from testing.kernels.others import TARGETS, geometric_mean, measured
 from tests.e2e.marks import needs_qemu
 
 LEAST_MEAN = {"cortex-m55": 2.0, "cortex-m0plus": 1.9}

@@ -17,7 +17,6 @@ from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.error import NO_CLAMP
 from tinytrain_compile.ops.int8.exponents import ExponentAttrs
-from tinytrain_compile.ops.pool import PoolAttrs
 from tinytrain_compile.ops.shape import ConcatAttrs
 
 
@@ -100,8 +99,6 @@ def test_comments_have_geometry_and_the_names_of_parameters() -> None:
 def test_loops_say_what_they_count() -> None:
     depthwise = make("Conv", images((1, 8, 8, 8), (8, 3, 3, 1)), ConvAttrs((3, 3), (1, 1), (1, 1, 1, 1), groups=8))
     assert loops(depthwise) == ["row", "column", "channel_tile", "tap_row", "tap_column"]
-    pool = make("AveragePool", images((1, 8, 8, 3)), PoolAttrs((2, 2), (2, 2), (0, 0, 0, 0), output_hw=(4, 4)))
-    assert loops(pool) == ["row", "column", "tap_row", "tap_column"]
     assert loops(cases_of("Tanh")[0]) == ["i"]
 
 

@@ -145,8 +145,8 @@ _STAGES: dict[tuple[str, ...], tuple[str, ...]] = {
         *("tap_row", "tap_column"),
     ),
     ("b", "y", "p", "x", "q", "c"): ("sample", "row", "phase_row", "column", "phase_column", "channel"),
-    ("b", "y", "p", "x", "q", "c", "k0", "k1"): (
-        *("sample", "row", "phase_row", "column", "phase_column", "channel"),
+    ("b", "y", "p", "tile", "q", "c", "i", "k0", "k1"): (
+        *("sample", "row", "phase_row", "column", "phase_column", "channel", "column"),
         *("tap_row", "tap_column"),
     ),
     ("b", "c", "y", "x"): ("sample", "channel", "row", "column"),

@@ -65,5 +65,5 @@ def any_update(node: Node, attrs: QUpdateAttrs | QSumAttrs) -> KernelSpec | None
                 call = called("tt_conv8_update", *places, *read, *noise, *numbers)
         return tirx.stmt_seq(tirx.AllocBuffer(scratch), call)
 
-    out = written(inputs, node.outputs[0].shape, node.outputs[0].dtype, body)
-    return KernelSpec(inputs, [out, *(None for _ in node.outputs[1:])], plain)
+    made, *others = node.outputs
+    return KernelSpec(inputs, [written(inputs, made.shape, made.dtype, body), *(None for _ in others)], plain)
