@@ -86,5 +86,9 @@ def test_a_wrong_gradient_is_found() -> None:
     """Also where Adam would make a full step of it: the judge takes such updates apart."""
     made = chain.project(fuse_updates(chain.train_graph(models.mlp(), optimizer="adam")))
     assert chain.check(made, mode="host").result == "pass"
-    wrong = planted(made, "net_kernels.c", once(r"scratch\[0\] = acc_0;", "scratch[0] = 0.5f - acc_0;"))
+    wrong = planted(
+        made,
+        "net_kernels.c",
+        once(r"store_pair\(&scratch\[0\], (.*)\);", r"store_pair(&scratch[0], tt_mul_both(\1, -0.5f));"),
+    )
     assert "more than rounding explains" in failure(wrong)

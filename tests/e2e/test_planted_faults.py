@@ -179,7 +179,7 @@ def test_command_ends_with_exit_code_5_and_writes_nothing(tmp_path: Path, monkey
 
     def faulty(*arguments: object) -> SourceBundle:
         bundle = sound_emit(*arguments)  # type: ignore[arg-type]
-        change = in_function(r"net_gemm_grad_weight_sgd_update_4x10", r"= (\S.*) - ", r"= \1 + ")
+        change = in_function(r"net_gemm_grad_weight_sgd_update_4x10", r"-rate\[0\]", "rate[0]")
         files = {**bundle.files, "net_kernels.c": change(bundle.files["net_kernels.c"])}
         return replace(bundle, files=files)
 

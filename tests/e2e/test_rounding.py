@@ -65,12 +65,17 @@ def caught(project: chain.Project, steps: int = 3) -> str:
 
 
 def scaled(kernel: str, factor: str) -> Change:
-    """Every number that kernels of this name store is wrong by a factor."""
+    """Every number that kernels of this name store, alone or in pairs, is wrong by a factor."""
+    one, two = r"^(\s+dw\[.*\] = )(.*);$", r"^(\s+tt_store_pair\(&dw\[.*?\], )(.*)\);$"
 
     def change(text: str) -> str:
         parts = re.split(r"(?m)^(?=void )", text)
         wrong = [
-            re.sub(r"(?m)^(\s+dw\[.*\] = )(.*);$", rf"\g<1>{factor} * (\2);", part)
+            re.sub(
+                f"(?m){two}",
+                rf"\g<1>tt_mul_both(\2, {factor}));",
+                re.sub(f"(?m){one}", rf"\g<1>{factor} * (\2);", part),
+            )
             if re.match(rf"void net_{kernel}", part)
             else part
             for part in parts
