@@ -56,7 +56,7 @@ static inline TT_ALWAYS void tt_ends_2x2(int8_t *out, const int32_t *ends, int32
     __asm__ volatile(ends_of_tile                                                                                      \
             : [s00] "+r"(sum_00), [s01] "+r"(sum_01), [s10] "+r"(sum_10), [s11] "+r"(sum_11), TT_FOUR,                 \
             [ends] "+r"(ends), [out] "+r"(out)                                                                         \
-            : [pitch] "i"(pitch), [offset] "i"(number)                                                                 \
+            : [pitch] "ri"(pitch), [offset] "rI"(number)                                                               \
             : "memory", "cc")
     TT_FOR_ZERO(TT_ONE_TILE, TT_ENDS);
 #else

@@ -69,12 +69,12 @@ def test_command_on_a_board(calibrated: tuple[str, str], tmp_path: Path) -> None
 @pytest.mark.qemu
 @pytest.mark.parametrize("code", ["speed", "size"])
 def test_dense_convolutions_on_vectors(code: str, tmp_path: Path) -> None:
-    """The example has no 1x1 and no depthwise convolution: patches of its images are multiplied on vectors."""
+    """The example has no 1x1 and no depthwise convolution: windows of its images are multiplied on vectors."""
     digits = ROOT / "examples" / "digits"
     flags = ("--calib", str(digits / "calib.npz"), "--target", "cortex-m55", "--code", code)
     int8(str(digits / "digits.onnx"), *flags, "-o", tmp_path / "out").check_success()
     kernels = "".join(path.read_text() for path in (tmp_path / "out").glob("digits_kernels*.c"))
-    assert (tmp_path / "out" / "tt_mve.h").exists() == ("tt_dot8_x4(" in kernels) == (code == "speed")
+    assert (tmp_path / "out" / "tt_mve.h").exists() == ("tt_conv8(" in kernels) == (code == "speed")
     assert not (tmp_path / "out" / "tt_mve_float.h").exists()  # its float head is compared to the bit, denormals too
 
 

@@ -45,15 +45,18 @@ DEPTHWISE_LAYER = Layer(
 """Too large for all rows of a channel to be copied at once."""
 
 
-def _layer(image: tuple[int, int, int], outputs: int, kernel: tuple[int, int] = (1, 1), **attrs: object) -> Layer:
+def _layer(
+    image: tuple[int, int, int], outputs: int, kernel: tuple[int, int] = (1, 1), count: int = 1, **attrs: object
+) -> Layer:
     pads = ((kernel[0] - 1) // 2, (kernel[1] - 1) // 2) * 2
     conv = ConvAttrs(kernel, pads=pads, **attrs)  # type: ignore[arg-type]
     name = f"{'x'.join(map(str, (*kernel, *image)))} to {outputs}"
-    return Layer(name, lambda rng: quantised.qconv(rng, ((1, *image), outputs, conv), 0))
+    return Layer(name, lambda rng: quantised.qconv(rng, ((count, *image), outputs, conv), 0))
 
 
 ODD_LAYERS = (
     _layer((45, 1, 30), 60),  # a smaller input, all of which is copied before the output takes its place
+    _layer((5, 11, 2), 6, count=2),  # pairs of pixels begin anew in the second image
     _layer((7, 7, 50), 33),
     _layer((5, 5, 96), 97),
     _layer((9, 9, 7), 13),

@@ -179,7 +179,7 @@ def _conv_overlaps(node: Node) -> tuple[Overlap, ...]:
             return ()
         if tiles.strip_axis == 1 and tiles.strip < outputs:
             return ()
-        return pixel_strips(node, min(unit, PAIR) if paired else unit)
+        return pixel_strips(node, 1 if paired else unit)  # pairs begin anew in every image
     if is_depthwise(node):
         if is_spread(node):
             return ()  # vectors read the image again for every interleaved map
