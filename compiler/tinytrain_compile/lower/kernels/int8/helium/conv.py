@@ -69,7 +69,7 @@ def vector_conv(node: Node, context: KernelContext) -> KernelSpec | None:
     *image, channels = operand(node, "x").shape
     extents = (math.prod(image), shape[3], channels)
     if not is_product(conv):
-        return any_conv(node)
+        return any_conv(node) or vector_dense(node)
     if not fits(extents):
         return odd_product(node)
     sliced = conv.split is not None
@@ -88,7 +88,7 @@ def vector_conv(node: Node, context: KernelContext) -> KernelSpec | None:
     return KernelSpec([x, *weights, *operands], [out], schedule)
 
 
-def vector_dense(node: Node, block: RowBlock) -> KernelSpec | None:
+def vector_dense(node: Node, block: RowBlock | None = None) -> KernelSpec | None:
     """Compute k x k over all channels: copy the rows of the image with their border, then the patches of a few
     pixels."""
     attrs, (*image, channels), shape = attrs_of(node, QConvAttrs), operand(node, "x").shape, result(node, "y").shape

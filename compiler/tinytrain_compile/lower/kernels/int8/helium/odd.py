@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tvm.ir import Expr
 from tvm.tirx import Stmt
@@ -50,6 +51,8 @@ def any_conv(node: Node) -> KernelSpec | None:
     attrs, of, outputs = attrs_of(node, QConvAttrs), window_map(node), result(node, "y").shape[3]
     if of is None or outputs < LANES:
         return None
+    if op_def(node.op).overlaps(node) == () and of.copied_bytes + of.elements > op_def(node.op).scratch(node):
+        of = replace(of, strip=0)  # no output takes the place of the image, so windows may be read there
     beside = of.copied_bytes + (_WORD * outputs if attrs.x_zero else 0)
     room, columns = op_def(node.op).scratch(node) - beside, of.out[1]
     fits = [few for few in range(1, columns + 1) if columns % few == 0 and few * of.elements <= room]
