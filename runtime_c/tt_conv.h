@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
-/* Convolutions over all channels whose shapes no schedule takes: odd maps, odd output channels, dilated windows. Two pixels
- * and two output channels are computed at a time, the last ones twice if their number is odd. The same bits on every core. */
+/* Convolutions over all channels by the windows of two pixels: odd maps, odd output channels, dilation, strides. Two output
+ * channels are computed at a time. An odd pixel at the end is computed twice, an odd channel alone or (from weights as they
+ * lie) twice. The same bits on every core. */
 #ifndef TT_CONV_H
 #define TT_CONV_H
 
@@ -192,12 +193,12 @@ static inline TT_ALWAYS void tt_two_pixels8(
 /* Pixels of a turn of tt_conv16 that reads the image in place, an even number. */
 #define TT_TURN 32
 
-/* A turn of a QConv over all channels: some pixels in a strip of output channels, or (if rows are copied) the pixels of these
- * rows in all channels. Turns go through the pixels of all images, then to the next strip. kept: output channels whose weights are widened together, an even number
- * or all; 0: none are. keeps: 1 if also what their ends read is kept. scratch: two windows and these weights as int16 in
- * whole blocks of four; three words for each of these ends; two windows as int8, or (if the image is read in place, in
- * whole words, with padding) a border of `channels` elements; the output of two pixels, if some turn has an odd number;
- * the rows of a strip. */
+/* A turn of a QConv over all channels: some pixels in a strip of output channels, or (if rows are copied) the pixels of
+ * these rows in all channels. Turns go through the pixels of all images, then to the next strip.
+ * kept: output channels whose weights are widened together, an even number or all; 0: none are. keeps: 1 if also what
+ * their ends read is kept. scratch, from turn to turn: two windows and these weights as int16 in whole blocks of four;
+ * three words for each of these ends; two windows as int8, or (if the image is read in place, in whole words, with
+ * padding) a border of `channels` elements; the output of two pixels, if some turn has an odd number; the rows of a strip. */
 static inline TT_ALWAYS void tt_conv16(int8_t *y, int16_t *scratch, const int8_t *x, const int8_t *w, int32_t turn,
     tt_conv_shape of, int32_t kept, int32_t keeps, tt_dense_ends by)
 {

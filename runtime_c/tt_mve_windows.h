@@ -22,8 +22,9 @@ typedef struct tt_taps {
     int32_t rows, columns, down, right, kernel_rows, kernel_columns;
 } tt_taps;
 
-/* How the output is cut. rows, columns: of all of it; height, width: of the largest of the interleaved phases; strip: output rows whose bands lie in scratch
- * together; band: output rows in one (the last one of a strip ends with it, and may repeat rows); deep, across: image rows and columns in one; vectors: of taps, 16 each. */
+/* How the output is cut. rows, columns: of all of it; height, width: of the largest of the interleaved phases; strip: output
+ * rows whose bands lie in scratch together; band: output rows in one (the last one of a strip ends with it, and may repeat
+ * rows); deep, across: image rows and columns in one; vectors: of taps, 16 each. */
 typedef struct tt_bands {
     int32_t rows, columns, height, width, strip, band, deep, across, vectors, phase_rows, phase_columns;
 } tt_bands;
@@ -40,8 +41,8 @@ static inline TT_ALWAYS tt_taps tt_taps_of(
     return (tt_taps){rows, columns, down, right, kernel_rows, kernel_columns};
 }
 
-static inline TT_ALWAYS tt_bands tt_bands_of(int32_t rows, int32_t columns, int32_t height, int32_t width, int32_t strip, int32_t band, int32_t deep,
-    int32_t across, int32_t vectors, int32_t phase_rows, int32_t phase_columns)
+static inline TT_ALWAYS tt_bands tt_bands_of(int32_t rows, int32_t columns, int32_t height, int32_t width, int32_t strip,
+    int32_t band, int32_t deep, int32_t across, int32_t vectors, int32_t phase_rows, int32_t phase_columns)
 {
     return (tt_bands){rows, columns, height, width, strip, band, deep, across, vectors, phase_rows, phase_columns};
 }
@@ -248,8 +249,8 @@ static inline TT_ALWAYS tt_four tt_four_of(tt_bands cut, int32_t down, int32_t r
     return (tt_four){1, 4, right * cut.deep, 4 * right * cut.deep, cut.phase_columns};
 }
 
-/* By how many pixels the four lanes at `column` would leave a row of `width`: they then begin so much earlier, and the pixels before
- * them are computed again. A row of less than four pixels is computed once, and its last lanes are not stored. */
+/* By how many pixels the four lanes at `column` would leave a row of `width`: they then begin so much earlier, and the pixels
+ * before them are computed again. A row of less than four pixels is computed once, and its last lanes are not stored. */
 static inline TT_ALWAYS int32_t tt_back_of(int32_t column, int32_t width, tt_four four)
 {
     const bool whole = width % four.columns == 0 || width < four.columns;
@@ -258,8 +259,8 @@ static inline TT_ALWAYS int32_t tt_back_of(int32_t column, int32_t width, tt_fou
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* One channel of a depthwise QConv, or of one of its interleaved maps. x, to: its first elements; on: elements of `to` from
- * a pixel to the next, row: from a row to the next; in_row, in_pixel: of x. */
+/* One channel of a depthwise QConv, or of one of its interleaved maps. x, y: its first elements; on: elements of y from a
+ * pixel to the next, row: from a row to the next; in_pixel, in_row: of x. */
 static inline TT_ALWAYS void tt_depthwise8_map(int8_t *y, int8_t *bands, const int8_t *taps, const int8_t *x,
     const int32_t *row_at, tt_image image, tt_taps window, tt_bands cut, int32_t on, int32_t row, int32_t in_pixel,
     int32_t in_row, tt_i32x4 correction, tt_i32x4 bias, tt_i32x4 factor, tt_i32x4 by, tt_end8 end)
@@ -334,8 +335,8 @@ static inline TT_ALWAYS void tt_depthwise8_rows(int8_t *y, int8_t *scratch, cons
             }
             tt_depthwise8_map(out + (down * wide + right) * image.channels, bands, taps,
                 row_at == NULL ? own + (row * image.width + column) * image.channels : own, row_at,
-                maps == 1 ? image : read, window, own_cut, spread.columns * image.channels, spread.rows * wide * image.channels,
-                spread.columns * image.channels, spread.rows * image.width * image.channels, correction, its_bias, factor,
+                maps == 1 ? image : read, window, own_cut, spread.columns * image.channels,
+                spread.rows * wide * image.channels, spread.columns * image.channels, spread.rows * image.width * image.channels, correction, its_bias, factor,
                 by, end);
         }
     }

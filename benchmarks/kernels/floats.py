@@ -41,7 +41,7 @@ class Beside:
     before: tuple[int, int, int]
 
     def case(self) -> Case:
-        """The same in every run."""
+        """Return the case; it is the same in every run."""
         return self.make(np.random.default_rng([SEED, *self.name.encode()]))
 
     def bar(self, target: str) -> float:
@@ -50,22 +50,22 @@ class Beside:
 
 
 def of(op: str, *shape: int, attrs: Attrs = NO_ATTRS, operands: int = 1, scale: float = 1.0) -> Callable[[Rng], Case]:
-    """Normal numbers of one shape for every operand, times a scale."""
+    """Return normal numbers of one shape for every operand, times a scale."""
     return lambda rng: make(op, tuple(normal(rng, shape) * scale for _ in range(operands)), attrs)
 
 
 def clip_grad(rng: Rng) -> Case:
-    """Of outputs of a Relu."""
+    """Return a gradient behind a Relu."""
     return make("ClipGrad", (normal(rng, (4096,)), np.maximum(normal(rng, (4096,)), 0)), ClipAttrs(0))
 
 
 def by_channel(rng: Rng) -> Case:
-    """Rows times one number per column."""
+    """Return rows times one number per column."""
     return make("Mul", (normal(rng, (64, 64)), normal(rng, (64,))))
 
 
 def normalised_grad(shape: tuple[int, ...], axes: tuple[int, ...]) -> Callable[[Rng], Case]:
-    """Gradient of Normalize."""
+    """Return the gradient of Normalize."""
     kept = tuple(1 if axis in axes else size for axis, size in enumerate(shape))
     attrs = NormalizeAttrs(axes, 1e-5)
     return lambda rng: make("NormalizeGrad", (normal(rng, shape), normal(rng, shape), positive(rng, kept)), attrs)

@@ -37,7 +37,7 @@ class OtherLayer:
     library: tuple[int, ...]
 
     def case(self) -> Case:
-        """The same in every run."""
+        """Return the case; it is the same in every run."""
         return self.make(np.random.default_rng([SEED, *self.name.encode()]))
 
 
