@@ -229,3 +229,14 @@ def inplace_pairs(built: Built) -> list[tuple[int, int]]:
     node = built.node
     pairs = op_def(node.op).inplace
     return [(o, i) for o, i in pairs if node.outputs[o].size_bytes == node.inputs[i].size_bytes]
+
+
+def mutate(header: str, code: str, mutant: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let kernels be built with a copy of the headers in which one place of one header is another text."""
+    headers = data_dir("runtime_c")
+    for path in headers.glob("*.h"):
+        (folder / path.name).write_text(path.read_text())
+    text = (headers / header).read_text()
+    assert text.count(code) == 1
+    (folder / header).write_text(text.replace(code, mutant))
+    monkeypatch.setattr(f"{__name__}.data_dir", lambda _name: folder)

@@ -177,12 +177,6 @@ def test_noise_of_weights_and_velocities_has_no_bias() -> None:
     ],
 )
 def test_a_wrong_helper_is_noticed(code: str, mutant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    headers = kernel_harness.data_dir("runtime_c")
-    for header in headers.glob("*.h"):
-        (tmp_path / header.name).write_text(header.read_text())
-    text = (headers / HEADER).read_text()
-    assert text.count(code) == 1
-    (tmp_path / HEADER).write_text(text.replace(code, mutant))
-    monkeypatch.setattr(kernel_harness, "data_dir", lambda _name: tmp_path)
+    kernel_harness.mutate(HEADER, code, mutant, tmp_path, monkeypatch)
     with pytest.raises(AssertionError):
         check_on_host(tmp_path)

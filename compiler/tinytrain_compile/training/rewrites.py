@@ -224,15 +224,13 @@ def stack_products(train: TrainGraph) -> TrainGraph:
 
 def _summed(node: Node, made: Mapping[str, Node], reads: Mapping[str, int]) -> list[Node]:
     """Return a sum, the sums inside it, and the nodes that make its terms; none if a part is read elsewhere too."""
-    if node.op != "Add":
-        return [node]
-    found = [node]
-    for value in node.inputs:
-        alone = value.name in made and reads[value.name] == 1 and value.type == node.outputs[0].type
-        parts = _summed(made[value.name], made, reads) if alone else []
-        if not parts:
-            return []
-        found += parts
+    found, waiting = list[Node](), [node]
+    while waiting:
+        found.append(part := waiting.pop())
+        for value in reversed(part.inputs if part.op == "Add" else ()):
+            if value.name not in made or reads[value.name] != 1 or value.type != node.outputs[0].type:
+                return []
+            waiting.append(made[value.name])
     return found
 
 

@@ -26,7 +26,6 @@ from tinytrain_compile.ops.conv import (
 )
 from tinytrain_compile.ops.describe import padding
 from tinytrain_compile.ops.int8.conv_form import (
-    PAIR,
     backward_dense,
     backward_depthwise,
     dense_turn,
@@ -41,7 +40,6 @@ from tinytrain_compile.ops.int8.conv_form import (
     is_product,
     is_spread,
     lying,
-    paired_room,
     reads_ragged,
     stored_dtypes,
     turned_bytes,
@@ -49,6 +47,7 @@ from tinytrain_compile.ops.int8.conv_form import (
 from tinytrain_compile.ops.int8.error import BACKWARD, NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
 from tinytrain_compile.ops.int8.rows import convolution_rows, error_rows
 from tinytrain_compile.ops.int8.tiles import LEAST_ROW_BYTES
+from tinytrain_compile.ops.int8.window_form import PAIR, paired_room
 from tinytrain_compile.ops.linear import WEIGHT, present_parts
 from tinytrain_compile.ops.names import attrs_of, named, operand, result
 from tinytrain_compile.ops.overlap import pixel_strips, row_strips

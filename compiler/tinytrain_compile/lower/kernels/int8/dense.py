@@ -43,7 +43,7 @@ from tinytrain_compile.lower.kernels.int8.dsp.windows import (
     within,
 )
 from tinytrain_compile.lower.kernels.int8.lane_sums import lane_sums
-from tinytrain_compile.lower.kernels.int8.operands import Centred
+from tinytrain_compile.lower.kernels.int8.operands import Centred, dense_ends
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.int8.conv_form import (
@@ -92,11 +92,10 @@ def dense_forward(node: Node, context: KernelContext) -> KernelSpec | None:
     if one_by_one or op_def(node.op).scratch(node) < scratch_bytes:
         return None
     scratch = tirx.decl_buffer((inputs,), "int16", "wide")
-    numbers = (attrs.y_zero, attrs.low, attrs.high, int(attrs.shifts_down), int(attrs.above), int(attrs.once))
 
     def body(y: Buffer, given: Sequence[Buffer]) -> Stmt:
         x, w, *ends = map(first, given)
-        by = call_int("tt_dense_ends_of", *ends, *map(i32, numbers))
+        by = dense_ends(attrs, ends)
         sizes = (i32(outputs), i32(inputs), i32(attrs.x_zero))
         return tirx.stmt_seq(tirx.AllocBuffer(scratch), called("tt_dense8", first(y), first(scratch), x, w, *sizes, by))
 

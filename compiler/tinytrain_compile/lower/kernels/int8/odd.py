@@ -1,4 +1,4 @@
-"""Convolutions over all channels whose shapes no schedule takes: odd maps and channels, dilated windows (tt_conv.h)."""
+"""Convolutions over all channels by the windows of two pixels: odd maps and channels, dilation, strides (tt_conv.h)."""
 
 from __future__ import annotations
 
@@ -11,30 +11,20 @@ from tvm.tirx import Buffer, Stmt
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import (
     KernelSpec,
-    call_int,
     called,
     first,
     i32,
     plain,
-    struct,
     tensors,
     written,
 )
 from tinytrain_compile.lower.kernels.context import LOW_REGISTERS, KernelContext
+from tinytrain_compile.lower.kernels.int8.operands import conv_shape, dense_ends
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.int8.conv import QConvAttrs
-from tinytrain_compile.ops.int8.conv_form import (
-    WORTH,
-    PairedWindows,
-    forward_lines,
-    geometry,
-    is_dense,
-    is_paired,
-    is_product,
-    paired_windows,
-    window_map,
-)
+from tinytrain_compile.ops.int8.conv_form import forward_lines, geometry, is_dense, is_product
 from tinytrain_compile.ops.int8.tiles import DOT_TERMS
+from tinytrain_compile.ops.int8.window_form import WORTH, PairedWindows, is_paired, paired_windows, window_map
 from tinytrain_compile.ops.names import attrs_of, operand, result
 
 
@@ -51,11 +41,10 @@ def odd_conv(node: Node, context: KernelContext) -> KernelSpec | None:
         return None
     if is_dense(node) and columns % 2 == outputs % 2 == 0 and not _pays(node, cut, context):
         return None
-    numbers = (attrs.y_zero, attrs.low, attrs.high, int(attrs.shifts_down), int(attrs.above), int(attrs.once))
 
     def body(places: Sequence[Expr], operands: Sequence[Expr], turn: Expr) -> Stmt:
         w, *tables = operands
-        by = call_int("tt_dense_ends_of", *tables, *map(i32, numbers))
+        by = dense_ends(attrs, tables)
         kept = map(i32, (cut.kept, int(cut.ends)))
         return called("tt_conv16", *places, w, turn, shape_of(node, cut.strip, 2), *kept, by)
 
@@ -86,9 +75,9 @@ def shape_of(node: Node, strip: int, across: int) -> Expr:
     """Return the tt_conv_shape of a layer."""
     of, outputs = window_map(node), result(node, "y").shape[3]
     assert of is not None
-    image = (operand(node, "x").shape[0], *of.size, of.channels, outputs, *of.pads, *of.kernel, *of.strides)
-    zero = attrs_of(node, QConvAttrs).x_zero
-    return struct("tt_conv_shape_of", (*image, *of.dilations, *of.out, strip, across, zero))
+    count, zero = operand(node, "x").shape[0], attrs_of(node, QConvAttrs).x_zero
+    steps = (of.pads, of.kernel, of.strides, of.dilations)
+    return conv_shape((count, *of.size, of.channels), (*of.out, outputs), steps, (strip, across, zero))
 
 
 def called_in_turns(

@@ -205,3 +205,20 @@ KEPT = {"": 0, "value": 1, "bits": 2}
 def kept_of(mask: MaskAttrs) -> Expr:
     """Return the tt_keep of a mask."""
     return struct("tt_keep_of", (KEPT[mask.kind], mask.low, mask.high))
+
+
+def dense_ends(attrs: QConvAttrs, tables: Sequence[Expr]) -> Expr:
+    """Return the tt_dense_ends of a layer; tables: addresses of bias, multiplier and shift."""
+    numbers = (attrs.y_zero, attrs.low, attrs.high, attrs.shifts_down, attrs.above, attrs.once)
+    return call_int("tt_dense_ends_of", *tables, *(i32(int(number)) for number in numbers))
+
+
+def conv_shape(
+    image: Sequence[int], out: Sequence[int], steps: Sequence[tuple[int, int]], cut: tuple[int, int, int]
+) -> Expr:
+    """Return a tt_conv_shape. image: count, height, width, channels; out: height, width, channels.
+
+    steps: padding in front, kernel, strides and dilations, each (rows, columns); cut: strip, across and zero.
+    """
+    (high, wide, outputs), sizes = out, [size for pair in steps for size in pair]
+    return struct("tt_conv_shape_of", (*image, outputs, *sizes, high, wide, *cut))

@@ -9,9 +9,9 @@ from tvm.ir import Expr
 from tvm.tirx import Buffer, Stmt
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import KernelSpec, called, first, plain, struct, tensors, written
+from tinytrain_compile.lower.kernels.base import KernelSpec, called, first, plain, tensors, written
 from tinytrain_compile.lower.kernels.context import KernelContext
-from tinytrain_compile.lower.kernels.int8.operands import kept_of
+from tinytrain_compile.lower.kernels.int8.operands import conv_shape, kept_of
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.int8.conv import QConvGradInputAttrs
 from tinytrain_compile.ops.int8.conv_form import backward_phases, geometry, is_depthwise, is_product
@@ -63,5 +63,5 @@ def layer_shape(
     """Return the tt_conv_shape of a layer. flat: all its pixels are one row."""
     conv, (count, height, width, channels), (_, high, wide, outputs) = geometry(node), image, error
     size, out = ((1, height * width), (1, high * wide)) if flat else ((height, width), (high, wide))
-    numbers = (count, *size, channels, outputs, *conv.pads[:2], *conv.kernel, *conv.strides, *conv.dilations)
-    return struct("tt_conv_shape_of", (*numbers, *out, 0, across, zero))
+    steps = (conv.pads[:2], conv.kernel, conv.strides, conv.dilations)
+    return conv_shape((count, *size, channels), (*out, outputs), steps, (0, across, zero))

@@ -60,7 +60,7 @@ MOST_TAPS, LARGEST_STEP = 8, 40
 @vector_kernel("QConv")
 def vector_conv(node: Node, context: KernelContext) -> KernelSpec | None:
     """Compute 1x1: pixels that the plan may overwrite are copied, weights are read in place. k x k: see
-    vector_dense."""
+    any_conv and vector_dense."""
     node = lying(node)
     attrs = attrs_of(node, QConvAttrs)
     if is_depthwise(node):

@@ -16,7 +16,8 @@ from tinytrain_compile.lower.kernels.int8.helium.product import copied_rows
 from tinytrain_compile.lower.kernels.int8.odd import called_in_turns, shape_of
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.int8.conv import QConvAttrs
-from tinytrain_compile.ops.int8.conv_form import forward_product, window_map
+from tinytrain_compile.ops.int8.conv_form import forward_product
+from tinytrain_compile.ops.int8.window_form import window_map
 from tinytrain_compile.ops.names import attrs_of, operand, result
 
 _WORD = 4

@@ -1,0 +1,150 @@
+"""Integer convolutions whose windows are copied, two pixels at a time: their sizes, and how tt_conv16 cuts them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.ops.int8.conv_form import (
+    FORWARD_ENDS,
+    forward_dense,
+    forward_product,
+    geometry,
+    is_dense,
+    is_product,
+    short_ends,
+)
+from tinytrain_compile.ops.int8.tiles import DOT_TERMS, ROW_BYTES
+from tinytrain_compile.ops.names import is_prepared, operand, result
+
+PAIR, _WIDE, _WORD, _TILE_PITCH = 2, 2, 4, 4094
+"""Pixels of a tile; bytes of a widened element and of a word; most channels of the output if a helper finishes the sums
+of a tile, as in dsp/product.py."""
+_ANY_ROOM = 1 << 30
+"""More bytes of scratch than any layer has use for."""
+LEAST_KEPT = 6
+"""Output channels whose weights must be widened together, if not all are: every such strip of channels reads all
+windows again, which takes as many instructions as widening the weights of six channels saves."""
+TURN = 32
+"""TT_TURN of tt_conv.h: pixels of a call that reads the image in place."""
+WORTH = 12
+"""Output channels for which a window is worth reading again: 3x3 7x7x48 to 33 takes 800,234 instead of 882,888
+instructions on a Cortex-M4 with twelve instead of six channels at a time."""
+
+
+@dataclass(frozen=True)
+class WindowMap:
+    """Sizes (rows, columns) of a convolution over all channels; a map of one column is taken for one of one row.
+
+    strip: output rows whose input rows the plan lets a kernel copy together; 0: the image is read in place.
+    """
+
+    size: tuple[int, int]
+    pads: tuple[int, int]
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    dilations: tuple[int, int]
+    out: tuple[int, int]
+    channels: int
+    strip: int
+
+    @property
+    def elements(self) -> int:
+        """Elements under the taps of a pixel."""
+        return math.prod(self.kernel) * self.channels
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of the input rows of a strip, as int8."""
+        pitch = ((self.out[1] - 1) * self.strides[1] + self.kernel[1]) * self.channels
+        return ((self.strip - 1) * self.strides[0] + self.kernel[0]) * pitch if self.strip else 0
+
+
+def window_map(node: Node) -> WindowMap | None:
+    """Return the sizes of a QConv that reads all channels, its weights as they lie in the file; None for others."""
+    conv, (_, *size, channels), (_, *out, _) = geometry(node), operand(node, "x").shape, result(node, "y").shape
+    if conv.groups > 1 or conv.split is not None or is_prepared(node):
+        return None
+    strip = forward_dense(node).strip if is_dense(node) and not is_product(conv) else 0
+    pairs = [(size[0], size[1]), conv.pads[:2], conv.kernel, conv.strides, conv.dilations, (out[0], out[1])]
+    if size[1] == out[1] == conv.kernel[1] == 1:
+        strip, pairs = min(strip, 1), [(across, down) for down, across in pairs]
+    image, pads, kernel, strides, dilations, shown = pairs
+    return WindowMap(image, pads, kernel, strides, dilations, shown, channels, strip)
+
+
+@dataclass(frozen=True)
+class PairedWindows:
+    """A layer as tt_conv16 cuts it. strip: output rows whose input rows are copied together; 0: the image is read in
+    place. kept: output channels whose weights are widened together; 0: they are read as they lie. ends: what the ends
+    of these channels' sums read lies together. turns: calls of an image for all channels."""
+
+    strip: int
+    kept: int
+    ends: bool
+    turns: int
+    scratch_bytes: int
+
+
+def paired_windows(node: Node, room: int, shares: bool) -> PairedWindows | None:
+    """Cut a layer for `room` bytes of scratch; None if these do not hold the windows of two pixels.
+
+    shares: its image and its output may share bytes. Then an image that is read in place is read once.
+    """
+    of, outputs = window_map(node), result(node, "y").shape[3]
+    if of is None:
+        return None
+    of = of if shares or of.channels % DOT_TERMS else replace(of, strip=0)
+    row, ends = _row_bytes(of), short_ends(node) and outputs <= _TILE_PITCH
+    run = of.kernel[1] * of.channels if of.strip else of.channels
+    border = of.channels if of.strip == 0 and any(geometry(node).pads) else 0
+    least = 2 * row + (2 * of.elements if run % DOT_TERMS else border) + of.copied_bytes
+    high, wide = of.out
+    if (of.strip or high) * wide % 2:
+        least += 2 * outputs  # of the last pixel, computed twice
+    row += FORWARD_ENDS * _WORD * ends
+    most = (room - least) // row
+    if most < 0:
+        return None
+    kept = outputs if most >= outputs else 0
+    if not kept and most >= LEAST_KEPT and not (shares and of.strip == 0):
+        kept = -(-outputs // -(-outputs // (most - most % 2)))
+        kept += kept % 2
+    turns = high // of.strip if of.strip else -(-high * wide // TURN) * (-(-outputs // kept) if kept else 1)
+    return PairedWindows(of.strip, kept, ends and kept > 0, turns, least + row * kept)
+
+
+def is_paired(node: Node) -> bool:
+    """Tell whether a 1x1 QConv has no whole tiles: an odd number of outputs, or no whole words of inputs.
+
+    Not if a few pixels read weights as they lie, or if all pixels of a strip are copied before any output is written;
+    such an output may take the place of a smaller input.
+    """
+    tiles, (*image, channels) = forward_product(node), operand(node, "x").shape
+    if tiles.direct:
+        return False
+    return result(node, "y").shape[3] % 2 == 1 or (channels % DOT_TERMS > 0 and tiles.unit(math.prod(image)) <= PAIR)
+
+
+def paired_room(node: Node, shares: bool) -> PairedWindows | None:
+    """Cut a layer of an odd map, odd channels or dilated windows as it is fastest, whatever scratch it has otherwise.
+
+    Its widened weights take up to ROW_BYTES, or those of WORTH channels up to twice as much. None for other layers.
+    """
+    of, (_, rows, columns, outputs) = window_map(node), result(node, "y").shape
+    if of is None or rows * columns == 1 or (is_product(geometry(node)) and not is_paired(node)):
+        return None
+    if not (of.out[1] % 2 or outputs % 2 or of.channels % DOT_TERMS or of.dilations != (1, 1)):
+        return None
+    row, whole = _row_bytes(of), paired_windows(node, _ANY_ROOM, shares)
+    kept = min(outputs, max(ROW_BYTES // row, min(WORTH, 2 * ROW_BYTES // row)))
+    if whole is None or kept < min(outputs, LEAST_KEPT):
+        return None
+    row += FORWARD_ENDS * _WORD * whole.ends
+    return paired_windows(node, whole.scratch_bytes - row * (whole.kept - kept), shares)
+
+
+def _row_bytes(of: WindowMap) -> int:
+    """Return the bytes of a window as int16, in whole blocks."""
+    return _WIDE * -(-of.elements // DOT_TERMS) * DOT_TERMS
