@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
+
 import numpy as np
 import pytest
 
@@ -44,3 +47,22 @@ def test_sums_of_other_gradients_stay() -> None:
     net.node("y", f"y = Identity ({net.dense('fc', net.relu(net.dense('first', 'x', 6, 6)), 6, 3)})")
     train = chain.train_graph(net.model(), "all")
     assert stack_products(train) is train
+
+
+def test_a_weight_of_many_layers() -> None:
+    """Sums of more terms than Python's stack has room for are read without recursion."""
+    net, steps = Network("tied", "float[1, 3] x", "float[1, 3] y", seed=4), 60
+    weight, hidden = net.near("w", 0.3, 0.1, 3, 3), "x"
+    for step in range(steps):
+        net.node(f"step{step}", f"h{step} = MatMul ({hidden}, {weight})")
+        hidden = f"h{step}"
+    net.node("y", f"y = Identity ({hidden})")
+    train = chain.train_graph(net.model(), "all")
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack(0)) + steps - 10)
+    try:
+        stacked = stack_products(train)
+    finally:
+        sys.setrecursionlimit(before)
+    assert count(train, "GemmGradWeight") == steps
+    assert count(stacked, "GemmGradWeight") == 1
