@@ -157,3 +157,8 @@ def variables(node: Tir) -> set[ir.Var]:
     if isinstance(node, ir.Var):
         return {node}
     return set[ir.Var]().union(*(variables(child) for child in children(node)))
+
+
+def has_calls(node: Tir) -> bool:
+    """Tell whether something is called in a statement or an expression."""
+    return isinstance(node, ir.Call) or any(map(has_calls, children(node)))

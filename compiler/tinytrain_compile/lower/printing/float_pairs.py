@@ -18,7 +18,7 @@ from tinytrain_compile.lower.left_out import kept_sums
 from tinytrain_compile.lower.printing.c_text import ATOM, Expr, If, Line, Loop, Statement, dtype_of, join
 from tinytrain_compile.lower.printing.patterns import moved_run
 from tinytrain_compile.lower.printing.printer import Printer
-from tinytrain_compile.lower.tir_walk import Tir, buffers_of, children, helper_name, is_call, is_helper
+from tinytrain_compile.lower.tir_walk import buffers_of, has_calls, helper_name, is_call, is_helper
 
 PAIR_TYPE, PRODUCT = "tt_float_pair", "tt_rounded_product"
 _ENOUGH = 32
@@ -100,7 +100,7 @@ class PairPrinter(Printer):
 
         Its turns then take about as few instructions as its end. A loop over one operand is not worth more code.
         """
-        if not isinstance(body, tirx.BufferStore) or str(body.buffer.dtype) != "float32" or _calls(body):
+        if not isinstance(body, tirx.BufferStore) or str(body.buffer.dtype) != "float32" or has_calls(body):
             return False
         roots = {hash(root) for root in map(self._root, buffers_of(body.value)) if root not in self._scalars}
         return self._root(body.buffer) in self._scalars or len(roots) > 1
@@ -289,7 +289,3 @@ def _apart(index: ir.Expr, first: ir.Expr) -> int | None:
     """Return the number of elements from one index to another, if it is the same in every turn of every loop."""
     found = sym.Analyzer().simplify(index - first)
     return int(found) if isinstance(found, tirx.IntImm) else None
-
-
-def _calls(node: Tir) -> bool:
-    return isinstance(node, ir.Call) or any(map(_calls, children(node)))

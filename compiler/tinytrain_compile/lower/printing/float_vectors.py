@@ -14,7 +14,7 @@ from tinytrain_compile.lower.intrinsics.lanes import LANES, VECTORISED
 from tinytrain_compile.lower.printing.c_text import ATOM, ZERO_LANES, Declaration, Expr, If, Line, Statement, dtype_of
 from tinytrain_compile.lower.printing.int_vectors import LANE, IntVectorPrinter
 from tinytrain_compile.lower.printing.patterns import tests_of
-from tinytrain_compile.lower.tir_walk import Tir, children, helper_name, is_call, is_helper, variables
+from tinytrain_compile.lower.tir_walk import has_calls, helper_name, is_call, is_helper, variables
 
 FLOAT_VECTOR = "tt_f32x4"
 _OPERATIONS = {tirx.Add: "tt_add", tirx.Sub: "tt_sub", tirx.Mul: "tt_mul"}
@@ -87,7 +87,7 @@ class FloatVectorPrinter(IntVectorPrinter):
         )
 
     def _moves(self, body: Stmt) -> bool:
-        light = isinstance(body, tirx.For) and int(body.kind) == VECTORISED and not _calls(body)
+        light = isinstance(body, tirx.For) and int(body.kind) == VECTORISED and not has_calls(body)
         return super()._moves(body) or (self._unroll_moves and light)
 
     # ---- expressions --------------------------------------------------------------------------------------------
@@ -197,10 +197,6 @@ def _lanes(text: str) -> Expr:
 def _four(expr: Expr) -> str:
     """Return an operand as a vector."""
     return expr.text if LANE in expr.variables else f"tt_all_f32x4({expr.text})"
-
-
-def _calls(node: Tir) -> bool:
-    return isinstance(node, ir.Call) or any(map(_calls, children(node)))
 
 
 # ---- sums on lanes ---------------------------------------------------------------------------------------------------
