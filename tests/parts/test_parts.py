@@ -20,7 +20,7 @@ from tests.emit.test_generated_c import NUMERIC, SANITIZED, STRICT, build, call,
 from tinytrain_compile.ir.runtime_parts import OF_WEIGHTS, PARTS, RuntimeParts
 from tinytrain_compile.ir.stages import SourceBundle
 from tinytrain_compile.ir.types import Array
-from tinytrain_compile.parts.monitor.twin import Running, Spread, Stop, Vote, percentile
+from tinytrain_compile.parts.monitor.twin import Running, Spread, Stop, Vote, Watch, percentile
 from tinytrain_compile.parts.replay.twin import Reservoir
 from tinytrain_compile.parts.schedule.twin import Schedule
 from tinytrain_compile.target.loader import load_target
@@ -70,7 +70,7 @@ def ran(board: str) -> Array:
 RECORD = np.dtype(
     [
         *(("old", "i4"), ("label", "i4"), ("first", "f4"), ("loss", "f4"), ("rates", "f4", 3)),
-        *(("mean", "f4"), ("verdict", "i4"), ("voted", "i4"), ("threshold", "f4")),
+        *(("mean", "f4"), ("verdict", "i4"), ("voted", "i4"), ("threshold", "f4"), ("health", "i4"), ("trust", "f4")),
     ]
 )
 SCHEDULES = (
@@ -94,6 +94,7 @@ def judged(board: str) -> tuple[Array, bytes]:
     reservoir, taken = Reservoir[int](ROOM, seed=7), 0
     reservoir.mix(3, 2)
     running, stop, spread, vote = Running(20), Stop(False, 0.01, 6), Spread(), Vote(7)
+    watch = Watch(1.5)
     for step, said in enumerate(steps):
         old = reservoir.due()
         index = reservoir.draw() if old else taken % SAMPLES
@@ -107,9 +108,14 @@ def judged(board: str) -> tuple[Array, bytes]:
         assert said["mean"] == np.float32(running.mean)
         assert ("better", "not better", "stop")[said["verdict"]] == stop.add(running.mean)
         assert said["voted"] == vote.add(int(said["label"]))
+        if step < 20:
+            watch.add_untrained(said["loss"])
+        health = watch.add(said["loss"] * np.float32(1 if step < 60 else 6))
+        assert (("healthy", "worse")[said["health"]], said["trust"]) == (health, np.float32(watch.slow.mean))
         assert said["threshold"] == np.float32(spread.threshold(2.5))
     assert steps["old"].sum() == 39, "two of five, and nothing is owed for the first"
     assert set(steps["verdict"].tolist()) == {0, 1, 2}
+    assert set(steps["health"].tolist()) == {0, 1}
     held = [x[index].tobytes() + y[index].tobytes() for index in reservoir.samples]
     assert room.tobytes() == b"".join(held)
     losses = steps["loss"]

@@ -34,6 +34,8 @@ typedef struct {
     int32_t verdict;
     int32_t voted;
     float threshold;
+    int32_t health;
+    float trust;
 } record_t;
 
 static struct {
@@ -115,9 +117,15 @@ static void watch(net_t *m, record_t *said, uint32_t step)
     static net_ram_t ram = {best, 0u};
     static net_spread_t spread;
     static net_vote_t vote = {votes, 7u, 0u, 0u};
+    static net_watch_t health = {.scale = 1.5f};
     const net_store_t store = net_ram_store(&ram);
     net_verdict verdict = NET_NO_VALUE;
     losses[step] = said->loss;
+    if (step < 20u && net_watch_untrained(&health, said->loss) != NET_OK) {
+        port_exit(11);
+    }
+    said->health = (int32_t)net_watch_add(&health, step < 60u ? said->loss : 6.0f * said->loss);
+    said->trust = health.slow.mean;
     if (net_running_add(&running, said->loss) != NET_OK || net_spread_add(&spread, said->loss) != NET_OK ||
         net_stop_keep(&stop, m, running.mean, &store, &verdict) != NET_OK ||
         net_vote_add(&vote, said->label, &said->voted) != NET_OK) {

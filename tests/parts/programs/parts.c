@@ -196,6 +196,30 @@ static int means_refuse(void)
     return 0;
 }
 
+static int watches_judge(void)
+{
+    net_watch_t none = {0.0f, {0}, {0}, {0}}, watch = {1.0f, {0}, {0}, {0}};
+    CHECK(net_watch_untrained(NULL, 1.0f) == NET_ERR_ARGUMENT && net_watch_untrained(&none, 1.0f) == NET_ERR_ARGUMENT);
+    none.scale = not_a_number();
+    CHECK(net_watch_untrained(&none, 1.0f) == NET_ERR_ARGUMENT && none.untrained.count == 0u);
+    CHECK(net_watch_add(NULL, 9.0f) == NET_HEALTHY && net_watch_add(&watch, 9.0f) == NET_HEALTHY);
+    CHECK(net_watch_untrained(&watch, 0.0f) == NET_OK && watch.untrained.mean == 1.0f);
+    for (int i = 0; i < 99; ++i) { /* trust 0.8 of 1: a level counts after 100 steps */
+        CHECK(net_watch_add(&watch, 0.2247449f) == NET_HEALTHY);
+    }
+    CHECK(net_watch_add(&watch, 0.2247449f) == NET_WORSE);
+    for (int i = 0; i < 200; ++i) {
+        (void)net_watch_add(&watch, -1.0f); /* no loss is better than 0 */
+    }
+    CHECK(net_watch_add(&watch, 0.0f) == NET_HEALTHY && watch.slow.mean <= 1.0f);
+    int steps = 0; /* until a collapse is seen: 25 steps weigh 1/25 each, so that 0.7 is passed after nine */
+    while (net_watch_add(&watch, not_a_number()) == NET_HEALTHY) {
+        ++steps;
+    }
+    CHECK(steps == 8);
+    return 0;
+}
+
 static int percentiles_sort(void)
 {
     float values[9] = {3.0f, -1.0f, 7.0f, 0.0f, 7.0f, 2.0f, 5.0f, -4.0f, 2.0f}, found = 0.0f;
@@ -416,6 +440,7 @@ static const struct {
     {"replay_survives_its_store", replay_survives_its_store},
     {"schedules_are_sound", schedules_are_sound},
     {"means_refuse", means_refuse},
+    {"watches_judge", watches_judge},
     {"percentiles_sort", percentiles_sort},
     {"votes_have_a_majority", votes_have_a_majority},
     {"classes_are_the_first_of_the_largest", classes_are_the_first_of_the_largest},

@@ -24,6 +24,51 @@ class Running:
         self.mean = float(mean + (np.float32(value) - mean) / np.float32(self.count))
 
 
+SLOW_STEPS, LEVEL_STEPS, FAST_STEPS = 200, 100, 25
+"""Window of a level, steps after which it counts, and the window that notices a collapse."""
+SLOW_SHARE, FAST_SHARE = 0.85, 0.7
+"""Shares of the untrained trust below which a model is worse: `python -m benchmarks divergence` chose them."""
+_ALL = 4_000_000
+
+
+@dataclass
+class Watch:
+    """`m_watch_t`: compares the losses of training steps with those of the untrained model.
+
+    scale: 1 for a cross-entropy; for another loss, what the untrained model typically has.
+    """
+
+    scale: float = 1.0
+    untrained: Running = field(default_factory=lambda: Running(_ALL))
+    slow: Running = field(default_factory=lambda: Running(SLOW_STEPS))
+    fast: Running = field(default_factory=lambda: Running(FAST_STEPS))
+
+    def add_untrained(self, loss: float) -> None:
+        """Take a loss of the untrained model (`m_watch_untrained`)."""
+        self.untrained.add(self._trust(loss))
+
+    def add(self, loss: float) -> Literal["healthy", "worse"]:
+        """Take the loss of a training step, infinite if it failed; and judge (`m_watch_add`)."""
+        if not self.untrained.count:
+            return "healthy"
+        trust = self._trust(loss)
+        self.slow.add(trust)
+        self.fast.add(trust)
+        untrained = np.float32(self.untrained.mean)
+        sunk = self.slow.count >= LEVEL_STEPS and np.float32(self.slow.mean) < np.float32(SLOW_SHARE) * untrained
+        fell = self.fast.count >= FAST_STEPS and np.float32(self.fast.mean) < np.float32(FAST_SHARE) * untrained
+        return "worse" if sunk or fell else "healthy"
+
+    def _trust(self, loss: float) -> float:
+        """Compute about exp(-loss): of a cross-entropy, the probability of the right class."""
+        if not np.isfinite(loss):
+            return 0.0
+        one, half = np.float32(1), np.float32(0.5)
+        off = max(np.float32(loss), np.float32(0)) / np.float32(self.scale)
+        with np.errstate(over="ignore"):
+            return float(one / (one + off + half * off * off))
+
+
 @dataclass
 class Stop:
     """`m_stop_t`: stops after `patience` successive values that are not better than the best by `least`."""
