@@ -202,6 +202,43 @@ def turned_digits(rng: Generator, new: bool) -> Data:
     return (domain_b if new else domain_a)(x, int(rng.integers(1 << 30))), y
 
 
+def quarters(rng: Generator, new: bool) -> Data:
+    """Four shells of a cloud in 10 columns, by their distance from its middle."""
+    x, y = _sklearn("make_gaussian_quantiles", n_samples=1500, n_features=10, n_classes=4, random_state=5)
+    return measured(rng, new, x, y)
+
+
+def chirps(rng: Generator, new: bool) -> Data:
+    """Five sweeps in two microphones: up, down, both, steady, none; a new room has echoes, gains and an offset."""
+    count, time = 1400, np.arange(32) / 32
+    y = rng.integers(0, 5, count)
+    bend = np.array([6.0, -6.0, 0.0, 0.0, 0.0])[y] * rng.uniform(0.7, 1.2, count)
+    turn = np.where(y == 2, 5.0, 0.0)[:, None] * np.abs(time - 0.5)
+    phase = 2 * np.pi * (5 * time + 0.5 * bend[:, None] * time**2 + turn) + rng.uniform(0, 2 * np.pi, (count, 1))
+    sound = np.where(y == 4, 0.0, 1.0)[:, None] * np.sin(phase) * rng.uniform(0.6, 1.2, (count, 1))
+    x = np.stack([sound, 0.7 * sound], axis=1) + rng.normal(0, 0.25, (count, 2, 32))
+    if new:
+        late = int(rng.integers(1, 4))
+        x = (x + rng.uniform(0.5, 0.9) * np.roll(x, late, axis=2)) * rng.uniform(0.4, 1.6, (1, 2, 1)) + 0.4
+    return _dealt(rng, x, y)
+
+
+def shapes(rng: Generator, new: bool) -> Data:
+    """Six shapes of 12 x 12 pixels; a new camera has less contrast, other light, noise and a blur."""
+    count, side = 1400, np.arange(12) - 5.5
+    y = rng.integers(0, 6, count)
+    size, middle = rng.uniform(2.5, 4.5, count)[:, None, None], rng.uniform(-1, 1, (2, count, 1, 1))
+    down, across = side[:, None] - middle[0], side - middle[1]
+    disc, square = np.hypot(down, across), np.maximum(np.abs(down), np.abs(across))
+    far = (disc - size, square - size, np.abs(disc - size) - 0.8, np.minimum(np.abs(down), np.abs(across)) - 0.8)
+    far = (*far, np.abs(down) + np.abs(across) - size, np.abs(down - across) / 1.4 - 0.8)
+    x = (np.choose(y[:, None, None], far) < 0).astype(float) + rng.normal(0, 0.15, (count, 12, 12))
+    if new:
+        blurred = (x + np.roll(x, 1, 1) + np.roll(x, 1, 2)) / 3
+        x = rng.uniform(0.2, 0.5) + rng.uniform(0.4, 0.8) * blurred + rng.normal(0, 0.15, x.shape)
+    return _dealt(rng, x[:, None], y)
+
+
 DEVELOPMENT = {
     "table": RateTask(lambda: dense_net(16, 16, 5), clusters),
     "signal": RateTask(lambda: signal_net(3, 5, 8), moves),
@@ -211,4 +248,9 @@ FRESH = {
     "pixels": RateTask(lambda: dense_net(64, 16, 10), pixels, {"batch": 4}),
     "beats": RateTask(lambda: signal_net(1, 4, 6), beats),
     "turned": RateTask(lambda: image_net(16, 10), turned_digits),
+}
+REPORTED = {
+    "quarters": RateTask(lambda: dense_net(10, 20, 4), quarters),
+    "chirps": RateTask(lambda: signal_net(2, 5, 6), chirps),
+    "shapes": RateTask(lambda: image_net(12, 6), shapes),
 }

@@ -94,7 +94,7 @@ def judged(board: str) -> tuple[Array, bytes]:
     reservoir, taken = Reservoir[int](ROOM, seed=7), 0
     reservoir.mix(3, 2)
     running, stop, spread, vote = Running(20), Stop(False, 0.01, 6), Spread(), Vote(7)
-    watch = Watch(1.5)
+    watch = Watch(4, 1.5)
     for step, said in enumerate(steps):
         old = reservoir.due()
         index = reservoir.draw() if old else taken % SAMPLES

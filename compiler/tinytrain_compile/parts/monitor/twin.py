@@ -26,8 +26,9 @@ class Running:
 
 SLOW_STEPS, LEVEL_STEPS, FAST_STEPS = 200, 100, 25
 """Window of a level, steps after which it counts, and the window that notices a collapse."""
-SLOW_SHARE, FAST_SHARE = 0.85, 0.7
-"""Shares of the untrained trust below which a model is worse: `python -m benchmarks divergence` chose them."""
+SLOW_SHARE, FAST_SHARE = 0.75, 0.6
+"""Trust above that of guessing, as a share of the untrained model's, below which a model is worse
+(`python -m benchmarks divergence`)."""
 _ALL = 4_000_000
 
 
@@ -35,9 +36,11 @@ _ALL = 4_000_000
 class Watch:
     """`m_watch_t`: compares the losses of training steps with those of the untrained model.
 
-    scale: 1 for a cross-entropy; for another loss, what the untrained model typically has.
+    classes: of the label, 0 if it is not a class. scale: 1 for a cross-entropy; for another loss, what the untrained
+    model typically has.
     """
 
+    classes: int
     scale: float = 1.0
     untrained: Running = field(default_factory=lambda: Running(_ALL))
     slow: Running = field(default_factory=lambda: Running(SLOW_STEPS))
@@ -54,10 +57,15 @@ class Watch:
         trust = self._trust(loss)
         self.slow.add(trust)
         self.fast.add(trust)
-        untrained = np.float32(self.untrained.mean)
-        sunk = self.slow.count >= LEVEL_STEPS and np.float32(self.slow.mean) < np.float32(SLOW_SHARE) * untrained
-        fell = self.fast.count >= FAST_STEPS and np.float32(self.fast.mean) < np.float32(FAST_SHARE) * untrained
+        gain = self._gain(self.untrained)
+        sunk = self.slow.count >= LEVEL_STEPS and self._gain(self.slow) < np.float32(SLOW_SHARE) * gain
+        fell = self.fast.count >= FAST_STEPS and self._gain(self.fast) < np.float32(FAST_SHARE) * gain
         return "worse" if sunk or fell else "healthy"
+
+    def _gain(self, running: Running) -> np.float32:
+        """Subtract what guessing a class would give."""
+        guessing = np.float32(1) / np.float32(self.classes) if self.classes else np.float32(0)
+        return np.float32(running.mean) - guessing
 
     def _trust(self, loss: float) -> float:
         """Compute about exp(-loss): of a cross-entropy, the probability of the right class."""
