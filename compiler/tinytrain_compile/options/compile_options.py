@@ -53,7 +53,8 @@ class CompileOptions:
     """One compilation. Sizes in bytes; `out` is the output folder; `data` an .npz for verification.
 
     The order of sections is that of `options` in report.json; --help sorts by group. given: names of the options that
-    the command line sets. reserve_bytes: of a board's RAM, for all that is not the model; None: as its file says.
+    the command line sets. golden: the samples of --guard with their limit (ir/golden.py), which the driver reads.
+    reserve_bytes: of a board's RAM, for all that is not the model; None: as its file says.
     runtime: parts of the loop around the step, in C.
     quant: "auto" is what driver/checks/model_options.py makes of the model; behind the driver it is one of the others.
     memories: further memories of the target that buffers may lie in, by name, and how many bytes of each.
@@ -120,6 +121,17 @@ class CompileOptions:
         "largest plan that fits.",
         metavar="SIZES",
         read=parse_plans,
+    )
+    guard: Path | None = _output(
+        None,
+        "Golden samples x, y for flash: adds m_guard_check, which accepts a trained model, or restores the last "
+        "accepted one (docs/training-loop.md).",
+        metavar="FILE.npz",
+    )
+    guard_drop: float = _output(
+        0.01,
+        "With --guard: share of the golden samples that an accepted model may lose; of an error, by which it may grow.",
+        check=within(0.0, 1.0),
     )
     inference_only: bool = _output(
         False, "Generate inference without training. It loads checkpoints of a training build with the same --update."
@@ -448,6 +460,7 @@ class CompileOptions:
     )
 
     given: frozenset[str] = frozenset()
+    golden: object = None
 
     @property
     def int8_flags(self) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ PARTS: Mapping[str, Callable[[CompileOptions, TrainGraph | None], bool]] = {
     "infer_open": lambda options, _train: options.slices == "infer",
     "listening": lambda options, _train: options.listen != "off",
     "plans": lambda options, _train: bool(options.plans),
+    "guard": lambda options, _train: options.guard is not None,
     "input_lines": lambda options, _train: options.input_lines,
     "inference_only": lambda options, _train: options.inference_only,
 }

@@ -20,10 +20,11 @@ _INDIRECT = "__indirect_call"
 CALLBACKS = (
     *("save", "load", "infer_rows", "train_step_rows", "accumulate_rows"),
     *("replay_add", "replay_draw", "stop_keep", "stop_restore", "store_open", "store_load", "store_save"),
-    *("average_add", "average_take"),
+    *("average_add", "average_take", "guard_check", "guard_settle"),
 )
 """Functions of the API and of parts of the loop that take callbacks."""
-OWN_CALLBACKS = {"store_load": ("no_piece", "load_piece"), "store_save": ("take_nothing", "save_piece")}
+_OF_STORE = {"store_load": ("no_piece", "load_piece"), "store_save": ("take_nothing", "save_piece")}
+OWN_CALLBACKS = {**_OF_STORE, **dict.fromkeys(("guard_check", "guard_settle"), sum(_OF_STORE.values(), ()))}
 """Function of a part -> static functions that it passes to m_load and m_save as callbacks; those call the user's."""
 _HINT = "please report this with the model"
 

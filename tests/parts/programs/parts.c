@@ -204,19 +204,26 @@ static int watches_judge(void)
     CHECK(net_watch_untrained(&none, 1.0f) == NET_ERR_ARGUMENT && none.untrained.count == 0u);
     CHECK(net_watch_add(NULL, 9.0f) == NET_HEALTHY && net_watch_add(&watch, 9.0f) == NET_HEALTHY);
     CHECK(net_watch_untrained(&watch, 0.0f) == NET_OK && watch.untrained.mean == 1.0f);
-    for (int i = 0; i < 99; ++i) { /* trust 0.8 of 1, guessing 0.25: 0.55 of 0.75; a level counts after 100 steps */
-        CHECK(net_watch_add(&watch, 0.2247449f) == NET_HEALTHY);
+    for (int i = 0; i < 24; ++i) { /* a collapse counts after 25 steps */
+        CHECK(net_watch_add(&watch, 9.0f) == NET_HEALTHY);
     }
-    CHECK(net_watch_add(&watch, 0.2247449f) == NET_WORSE);
+    CHECK(net_watch_add(&watch, 9.0f) == NET_WORSE);
+    for (int i = 0; i < 63; ++i) { /* until the latest 25 or so are well again */
+        CHECK(net_watch_add(&watch, 0.0f) == (i < 62 ? NET_WORSE : NET_HEALTHY));
+    }
+    for (int i = 0; i < 11; ++i) { /* a level counts after 100 steps: the latest steps alone are well */
+        CHECK(net_watch_add(&watch, 0.0f) == NET_HEALTHY);
+    }
+    CHECK(net_watch_add(&watch, 0.0f) == NET_WORSE);
     for (int i = 0; i < 200; ++i) {
         (void)net_watch_add(&watch, -1.0f); /* no loss is better than 0 */
     }
     CHECK(net_watch_add(&watch, 0.0f) == NET_HEALTHY && watch.slow.mean <= 1.0f);
-    int steps = 0; /* until a collapse is seen: 25 steps weigh 1/25 each, so that 0.25 + 0.6 of 0.75 is passed after nine */
+    int steps = 0; /* until a collapse is seen: 25 steps weigh 1/25 each, so that 0.25 + 0.9 of 0.75 is passed after two */
     while (net_watch_add(&watch, not_a_number()) == NET_HEALTHY) {
         ++steps;
     }
-    CHECK(steps == 8);
+    CHECK(steps == 1);
     return 0;
 }
 

@@ -1,0 +1,45 @@
+"""The limit of --guard: what the model of the file makes of the golden samples, by the numpy reference."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tinytrain_compile.data.samples import check_finite, class_count, in_slots, load_samples
+from tinytrain_compile.emit.interface import interface_of
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.golden import Golden
+from tinytrain_compile.reference.trainer import Trainer
+
+if TYPE_CHECKING:
+    from tinytrain_compile.ir.imported import ImportedModel
+    from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
+    from tinytrain_compile.options.compile_options import CompileOptions
+
+MOST_SAMPLES = 65535
+"""Golden samples of a guard, at most: counts have 16 bits to spare in C."""
+
+
+def with_golden(options: CompileOptions, model: ImportedModel, train: TrainGraph, plan: MemoryPlan) -> CompileOptions:
+    """Return the options with the samples of --guard and their limit. Errors: E0105, E0113, E0305."""
+    assert options.guard is not None
+    where, samples = options.guard.name, load_samples(options.guard, model, train)
+    if len(samples.x) > MOST_SAMPLES:
+        raise CompileError("E0105", where, f"{len(samples.x)} golden samples", f"give at most {MOST_SAMPLES}")
+    trainer, together = Trainer(train), train.micro_batch
+    slots = (np.repeat(samples.x[i : i + 1], together, axis=0) for i in range(len(samples.x)))
+    outputs = np.stack([np.asarray(trainer.infer(slot))[:1].ravel() for slot in slots])
+    check_finite(where, "the model's output", outputs)
+    held = in_slots(interface_of(train, plan, "m", 8), samples)
+    if class_count(train) and held.y[:1].size == 1:
+        right = int((outputs.argmax(axis=1) == held.y.ravel()).sum())
+        lost = int(options.guard_drop * len(outputs))
+        return replace(options, golden=Golden(held, right, right - lost))
+    if outputs[:1].size != held.y[:1].size or class_count(train):
+        what = "judges one class a sample, or a value for each output, and this model has other labels"
+        raise CompileError("E0113", "--guard", what, "leave it out")
+    off = outputs.astype(np.float32) - held.y.reshape(outputs.shape)
+    error = float((off.astype(np.float64) ** 2).sum())
+    return replace(options, golden=Golden(held, error=error, most=error * (1 + options.guard_drop)))

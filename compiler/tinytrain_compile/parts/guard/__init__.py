@@ -1,0 +1,1 @@
+"""The guard of a trained model (`--guard`)."""

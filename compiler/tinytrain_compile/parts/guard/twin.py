@@ -1,0 +1,61 @@
+"""The guard of a trained model on the desk: the decisions of m_guard.c, on any instance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from tinytrain_compile.ir.golden import Golden
+from tinytrain_compile.ir.types import Array
+
+
+class Guarded(Protocol):
+    """What a guard asks of a model: `Instance` of tinytrain_compile.twin."""
+
+    def infer(self, x: Array) -> Array:
+        """Compute outputs."""
+        ...
+
+    def save(self) -> bytes:
+        """Return a checkpoint."""
+        ...
+
+    def load(self, checkpoint: bytes) -> None:
+        """Restore a checkpoint."""
+        ...
+
+
+@dataclass
+class Guard:
+    """`m_guard_check`: accepts a model, or restores the last accepted state.
+
+    golden: of the build (`CompileOptions.golden`). kept: the checkpoint that was accepted last; None before the first.
+    """
+
+    golden: Golden
+    kept: bytes | None = None
+
+    def keeps_limit(self, outputs: Array) -> bool:
+        """Judge outputs for the golden samples, (samples, output elements) in float32, as the C does."""
+        y = self.golden.samples.y.reshape(len(outputs), -1)
+        if self.golden.least is not None:
+            own = np.take_along_axis(outputs, y[:, :1].astype(int), axis=1)[:, 0]
+            right = np.isfinite(own) & (outputs.argmax(axis=1) == y[:, 0]) & ~np.isnan(outputs).any(axis=1)
+            return int(right.sum()) >= self.golden.least
+        error = np.float32(0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for off in (outputs - y).ravel():
+                error = error + off * off
+        assert self.golden.most is not None
+        return bool(error <= np.float32(self.golden.most))
+
+    def check(self, instance: Guarded) -> bool:
+        """Return whether the model was accepted; the instance then holds it, or the last accepted state."""
+        accepted = self.keeps_limit(instance.infer(self.golden.samples.x))
+        if accepted:
+            self.kept = instance.save()
+        elif self.kept is not None:
+            instance.load(self.kept)
+        return accepted
