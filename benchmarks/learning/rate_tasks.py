@@ -202,9 +202,19 @@ def turned_digits(rng: Generator, new: bool) -> Data:
     return (domain_b if new else domain_a)(x, int(rng.integers(1 << 30))), y
 
 
-def quarters(rng: Generator, new: bool) -> Data:
-    """Four shells of a cloud in 10 columns, by their distance from its middle."""
-    x, y = _sklearn("make_gaussian_quantiles", n_samples=1500, n_features=10, n_classes=4, random_state=5)
+def groups(rng: Generator, new: bool) -> Data:
+    """Six classes of one cluster each, 12 columns."""
+    x, y = _sklearn(
+        "make_classification",
+        n_samples=1500,
+        n_features=12,
+        n_informative=10,
+        n_redundant=0,
+        n_classes=6,
+        n_clusters_per_class=1,
+        class_sep=1.4,
+        random_state=8,
+    )
     return measured(rng, new, x, y)
 
 
@@ -224,7 +234,7 @@ def chirps(rng: Generator, new: bool) -> Data:
 
 
 def shapes(rng: Generator, new: bool) -> Data:
-    """Six shapes of 12 x 12 pixels; a new camera has less contrast, other light, noise and a blur."""
+    """Six shapes of 12 x 12 pixels; a new camera has less contrast, more light, a blur, and is not straight."""
     count, side = 1400, np.arange(12) - 5.5
     y = rng.integers(0, 6, count)
     size, middle = rng.uniform(2.5, 4.5, count)[:, None, None], rng.uniform(-1, 1, (2, count, 1, 1))
@@ -235,7 +245,8 @@ def shapes(rng: Generator, new: bool) -> Data:
     x = (np.choose(y[:, None, None], far) < 0).astype(float) + rng.normal(0, 0.15, (count, 12, 12))
     if new:
         blurred = (x + np.roll(x, 1, 1) + np.roll(x, 1, 2)) / 3
-        x = rng.uniform(0.2, 0.5) + rng.uniform(0.4, 0.8) * blurred + rng.normal(0, 0.15, x.shape)
+        blurred = np.roll(blurred, tuple(rng.integers(-1, 2, 2)), (1, 2))
+        x = rng.uniform(0.3, 0.7) + rng.uniform(0.3, 0.6) * blurred + rng.normal(0, 0.1, x.shape)
     return _dealt(rng, x[:, None], y)
 
 
@@ -250,7 +261,7 @@ FRESH = {
     "turned": RateTask(lambda: image_net(16, 10), turned_digits),
 }
 REPORTED = {
-    "quarters": RateTask(lambda: dense_net(10, 20, 4), quarters),
+    "groups": RateTask(lambda: dense_net(12, 16, 6), groups),
     "chirps": RateTask(lambda: signal_net(2, 5, 6), chirps),
     "shapes": RateTask(lambda: image_net(12, 6), shapes),
 }

@@ -33,6 +33,7 @@ from tinytrain_compile.options.option import (
     parse_reports,
     parse_runtime,
     parse_shapes,
+    parse_share,
     parse_time,
     within,
 )
@@ -130,8 +131,10 @@ class CompileOptions:
     )
     guard_drop: float = _output(
         0.01,
-        "With --guard: share of the golden samples that an accepted model may lose; of an error, by which it may grow.",
-        check=within(0.0, 1.0),
+        "With --guard: share of the golden samples that an accepted model may lose, or by which its error may grow.",
+        metavar="SHARE",
+        read=parse_share,
+        shown="1%",
     )
     inference_only: bool = _output(
         False, "Generate inference without training. It loads checkpoints of a training build with the same --update."

@@ -202,6 +202,15 @@ def parse_norm(text: str, where: str) -> float:
     return found
 
 
+def parse_share(text: str, where: str) -> float:
+    """Parse a share from 0 to 1, or from 0% to 100%."""
+    percent = text.endswith("%")
+    found = _number(text.removesuffix("%")) / (100 if percent else 1)
+    if not 0 <= found <= 1:
+        raise CompileError("E0101", where, f"{text!r} is no share", "write 1% or 0.01")
+    return found
+
+
 def parse_listen(text: str, where: str) -> int | Literal["off", "on", "only"]:
     """Parse whether a model listens: on, off, only, or the axis of its input that is time."""
     if text == "off" or text == "on" or text == "only":
