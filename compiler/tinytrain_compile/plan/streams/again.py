@@ -193,7 +193,8 @@ class _Writer:
 TRIES = 24
 """Most sets of waists tried for the smallest load, and then for the fewest second runs."""
 TRIED_NODES = 16_000
-"""Most nodes in all quick plans of each of these searches, which makes two in any case: up to 660 nodes it makes all."""
+"""Most nodes in all quick plans of each of these searches, which makes two in any case. So all are made of a step of up
+to 660 nodes."""
 LONGEST = 4
 """Most narrow waists that a single stage spans."""
 SINGLE_TRIES = (12, 8)
@@ -311,7 +312,10 @@ def single_stages(waists: Waists, quick: PlanOptions) -> list[Kept]:
     least = least_need(streamed(waists.graph, quick), quick).peak_bytes
     for most in SINGLE_TRIES:
         apart = [(a, b) for a, b in ordered if all(b <= first or a >= last for first, last in chosen)]
-        looked = {(*chosen, one): again_alone(waists, narrow, (*chosen, one), quick) for one in apart[: tries(most, waists.graph)]}
+        looked = {
+            (*chosen, one): again_alone(waists, narrow, (*chosen, one), quick)
+            for one in apart[: tries(most, waists.graph)]
+        }
         less = {intervals: kept for intervals, kept in looked.items() if kept.load < least}
         if not less:
             break
