@@ -63,7 +63,7 @@ def _labelled(kernel: Kernel, calls: Sequence[Call]) -> Kernel:
     head = f"/* {operator}: "
     if not kernel.source.startswith(head):
         return kernel
-    same = [call for call in calls if kernel.small or comment(call[0]) == first]
+    same = [call for call in calls if kernel.small or kernel.numbers or comment(call[0]) == first]
     others = [call for call in calls if call not in same]
     said, mark, code = kernel.source.removeprefix(head).partition(" */\n")
     also = f" Also for {_listed(others)}, with other shapes." if others else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class Kernel:
     """True if made for small code: compiled with -Os, and may take a table of numbers as its last parameter."""
     parts: tuple[Kernel, ...] = ()
     turns: int = 0
+    numbers: tuple[str, ...] = ()
+    """Attributes of its node that it reads from a table, its last parameter."""
 
     @property
     def body(self) -> str:
@@ -47,7 +50,7 @@ class Kernel:
 class KernelSet:
     """All distinct kernels, and the calls of nodes: node name -> kernel name ("" for a view).
 
-    numbers: node -> the table that its call passes to a shared kernel; tables: by C name.
+    numbers: node -> the table that its call passes to a kernel that takes one; tables: by C name.
     transposed: nodes that read a copy of their frozen 1x1 weight, with its channel axes swapped.
     turns: node -> number of its kernel's turns, if a call may compute some of them; the number depends on the node.
     """
@@ -76,8 +79,12 @@ class KernelSet:
 
     def only(self, nodes: Container[str]) -> KernelSet:
         """Return the calls of these nodes, and all kernels."""
-        calls, turns = ({node: of for node, of in all_.items() if node in nodes} for all_ in (self.calls, self.turns))
-        return replace(self, calls=calls, turns=turns)
+        of_nodes: list[dict[str, Any]] = [
+            {node: of for node, of in known.items() if node in nodes}
+            for known in (self.calls, self.turns, self.numbers)
+        ]
+        calls, turns, numbers = of_nodes
+        return replace(self, calls=calls, turns=turns, numbers=numbers, tables=_read(self.tables, numbers))
 
     def updated(self, other: KernelSet) -> KernelSet:
         """Return these calls, or those of `other` for nodes that it has; kernels that are not called are left out."""
@@ -86,14 +93,23 @@ class KernelSet:
         kernels = {kernel.name: kernel for kernel in (*self.kernels, *other.kernels) if kernel.name in used}
         turns = {node: count for node, count in self.turns.items() if node not in other.calls}
         turns |= {node: count for node, count in other.turns.items() if node in calls}
-        transposed = self.transposed | other.transposed
-        return KernelSet(tuple(kernels.values()), calls, transposed=transposed, turns=turns)
+        numbers = {node: table for node, table in self.numbers.items() if node not in other.calls}
+        numbers |= {node: table for node, table in other.numbers.items() if node in calls}
+        tables, transposed = _read({**self.tables, **other.tables}, numbers), self.transposed | other.transposed
+        return KernelSet(tuple(kernels.values()), calls, numbers, tables, transposed, turns)
 
     def joined(self, other: KernelSet) -> KernelSet:
         """Return the calls and kernels of both."""
         calls, transposed = {**self.calls, **other.calls}, self.transposed | other.transposed
+        numbers, tables = {**self.numbers, **other.numbers}, {**self.tables, **other.tables}
         turns = {**self.turns, **other.turns}
-        return KernelSet((*self.kernels, *other.kernels), calls, transposed=transposed, turns=turns)
+        return KernelSet((*self.kernels, *other.kernels), calls, numbers, tables, transposed, turns)
+
+
+def _read(tables: Mapping[str, tuple[int, ...]], numbers: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
+    """Return the tables that calls read."""
+    read = set(numbers.values())
+    return {name: row for name, row in tables.items() if name in read}
 
 
 class KernelCache:

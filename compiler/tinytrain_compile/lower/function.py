@@ -7,10 +7,12 @@ the TVM runtime). See docs/adr/0002.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 import tvm
 from tvm import s_tir, te
+from tvm.ir import Var
 from tvm.s_tir import transform as structured
 from tvm.tirx import PrimFunc
 from tvm.tirx import transform as flat
@@ -55,10 +57,15 @@ def lower_schedule(schedule: s_tir.Schedule) -> PrimFunc:
         return _pipeline()(schedule.mod)["main"]
 
 
-def lower_spec(spec: KernelSpec, context: KernelContext) -> tuple[PrimFunc, list[int], LoopNames]:
-    """Return (lowered TIR function, the node's outputs that it computes: its last parameters, names of loops)."""
+def lower_spec(
+    spec: KernelSpec, context: KernelContext, numbers: Sequence[Var] = ()
+) -> tuple[PrimFunc, list[int], LoopNames]:
+    """Return (lowered TIR function, the node's outputs that it computes, names of loops).
+
+    The function's last parameters are these outputs, and numbers, variables that the kernel reads.
+    """
     outputs = {i: tensor for i, tensor in enumerate(spec.outputs) if tensor is not None}
-    function = te.create_prim_func([*spec.inputs, *outputs.values()])
+    function = te.create_prim_func([*spec.inputs, *outputs.values(), *numbers])
     schedule = s_tir.Schedule(tvm.IRModule({"main": function}))
     spec.schedule(schedule)
     lowered = lower_schedule(schedule)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
+from tvm.ir import Var
 from tvm.tirx import PrimFunc
 
 from tinytrain_compile.ir.kernels import Kernel, KernelCache, KernelSet
@@ -20,6 +21,7 @@ from tinytrain_compile.lower.kernels import (
     kernel_spec,
 )
 from tinytrain_compile.lower.names import name_kernels
+from tinytrain_compile.lower.numbers import Numbered, Tables, numbered, with_attributes
 from tinytrain_compile.lower.printing.printer import Parameter, Printer
 from tinytrain_compile.lower.streams.driver import stream_kernel
 from tinytrain_compile.lower.turns import cut_open
@@ -55,7 +57,9 @@ def lower_nodes(
     progress: Callable[[int, int], None] = _no_progress,
     cache: KernelCache | None = None,
 ) -> KernelSet:
-    """Lower all nodes; those with the same op, types and attributes share a kernel. Views and page moves need none.
+    """Lower all nodes; those with the same op, types and attributes share a kernel (of some numbers see `numbered`).
+
+    Views and page moves need none.
 
     cache: kernels of earlier calls, for a caller that lowers some nodes again; None: every kernel is made in this call.
     """
@@ -63,27 +67,36 @@ def lower_nodes(
     todo = [node for node in nodes if not (op_def(node.op).view or op_def(node.op).page)]
     names: dict[object, tuple[str, int]] = {}  # kernel and number of its turns, by node key
     kernels: dict[str, Kernel] = {}  # by C text without the name: different shapes may have the same loops
-    calls, turns = dict[str, str](), dict[str, int]()
+    calls, turns, tables = dict[str, str](), dict[str, int](), Tables(options.prefix)
     first: dict[str, Node] = {}  # by kernel that it calls
     taken: set[str] = set()
     in_turns = {_key(node) for node in todo if node.name in options.in_turns}  # also nodes with the same kernel
-    for index, node in enumerate(todo):
+
+    def context_of(node: Node) -> KernelContext:
+        return replace(options.context, layout=OperandLayout(node.name in options.transposed))
+
+    def key_of(node: Node) -> object:
+        return _key(node), context_of(node)
+
+    for index, (node, form) in enumerate(zip(todo, numbered(todo, context_of, key_of), strict=True)):
         progress(index, len(todo))
-        context = replace(options.context, layout=OperandLayout(node.name in options.transposed))
-        key = (_key(node), context)
+        context = context_of(node)
+        key = (key_of(form.node), form.names)
         how = _How(context, options.fuse_multiply_add, _key(node) in in_turns)
         if key not in names:
             ending = "_transposed" if context.layout.transposed else ""
             ending += "" if node.external is None else "_external"
             ending += "_small" if context.style.small else ""
             name = _kernel_name(node, options.prefix, taken, ending)
-            kernel = _lowered_once(node, name, how, cache)
+            kernel = _lowered_once(form, name, how, cache)
             names[key] = kernels.setdefault(kernel.body, kernel).name, kernel.turns
         calls[node.name], count = names[key]
         turns |= {node.name: count} if count else {}
-        first.setdefault(calls[node.name], node)
+        tables.add(node, form.values)
+        first.setdefault(calls[node.name], form.told_by)
     progress(len(todo), len(todo))
-    return name_kernels(KernelSet(tuple(kernels.values()), calls, transposed=options.transposed, turns=turns), first)
+    found = KernelSet(tuple(kernels.values()), calls, tables.names, tables.rows, options.transposed, turns)
+    return name_kernels(found, first)
 
 
 @dataclass(frozen=True)
@@ -95,11 +108,13 @@ class _How:
     in_turns: bool
 
 
-def _lowered_once(node: Node, name: str, how: _How, cache: KernelCache) -> Kernel:
+def _lowered_once(form: Numbered, name: str, how: _How, cache: KernelCache) -> Kernel:
     """Return the kernel of `lower_node`, or the one made for such a node before, under this name."""
+    node = form.node
     rules = op_def(node.op), KERNELS.get(node.op), VECTOR_KERNELS.get(node.op)  # tests replace them
-    key = (repr(_key(node)), how, *rules)  # repr: 0.0 == -0.0, and 1 == 1.0
-    return cache.get(key, lambda: lower_node(node, name, how.context, how.fused, how.in_turns)).named(name)
+    key = (repr(_key(node)), form.names, how, *rules)  # repr: 0.0 == -0.0, and 1 == 1.0
+    made = cache.get(key, lambda: lower_node(form.own, name, how.context, how.fused, how.in_turns, form.names))
+    return made.named(name)
 
 
 def _key(node: Node) -> object:
@@ -124,23 +139,31 @@ def _kernel_name(node: Node, prefix: str, taken: set[str], ending: str) -> str:
 
 
 def lower_node(
-    node: Node, name: str, context: KernelContext, fuse_multiply_add: bool = True, in_turns: bool = False
+    node: Node,
+    name: str,
+    context: KernelContext,
+    fuse_multiply_add: bool = True,
+    in_turns: bool = False,
+    numbers: tuple[str, ...] = (),
 ) -> Kernel:
     """Return the kernel of one node: parameters are its inputs, its outputs that alias no input, and scratch if any.
 
-    in_turns: a call may compute some turns of its longest loop, if it has one.
+    in_turns: a call may compute some turns of its longest loop, if it has one. numbers: attributes that come
+    from a table, its last parameter.
     """
     if node.external is not None:
         return external_kernel(node, name, comment_of(node, external_names(node)))
     if node.op == "Stream":
         return stream_kernel(node, name, context, fuse_multiply_add, lower_node)
-    definition = op_def(node.op)
-    spec = kernel_spec(node, context)
-    lowered, computed, loops = lower_spec(spec, context)
+    definition, variables = op_def(node.op), [Var(name, "int32") for name in numbers]
+    opened = with_attributes(node, dict(zip(numbers, variables, strict=True)))
+    spec = kernel_spec(opened, context)
+    lowered, computed, loops = lower_spec(spec, context, variables)
     count, shared = len(node.inputs), _shared(node)
     labels = parameter_names(node)
     indices = [*range(count), *(count + out for out in computed)]  # among all inputs and outputs of the node
-    parameters = [Parameter(labels[i], p, i in shared) for i, p in zip(indices, lowered.params, strict=True)]
+    buffers, variables = lowered.params[: len(indices)], lowered.params[len(indices) :]
+    parameters = [Parameter(labels[i], p, i in shared) for i, p in zip(indices, buffers, strict=True)]
     same = {indices.index(count + out): i for out, i in alias_of(node) if out in computed}
 
     def printed(function: PrimFunc) -> Printer:
@@ -148,19 +171,21 @@ def lower_node(
 
     printer, turns = printed(lowered), 0
     cut = cut_open(lowered.body, printer.scratch.names) if in_turns else None
-    counts, comment = (), comment_of(node)
+    counts, comment = (), comment_of(opened)
+    if numbers:
+        comment = comment.replace(" */", f" From `numbers`: {', '.join(numbers)}. */")
     if cut is not None:
         printer, turns, counts = printed(lowered.with_body(cut.body)), cut.count, (cut.begin, cut.end)
         comment = comment.replace(" */", " A call computes iterations [begin, end) of the longest loop. */")
     _check_side_effects(node, len(spec.outputs), computed, printer)
-    source, declaration = printer.print(name, counts=counts)
+    source, declaration = printer.print(name, counts=counts, numbers=variables)
     if printer.scratch.size_bytes > definition.scratch(node):
         raise ValueError(
             f"kernel of {node.op} ({node.name}) needs {printer.scratch.size_bytes} B of scratch, "
             f"its definition says {definition.scratch(node)}"
         )
     scratch = printer.scratch.dtype
-    return Kernel(name, comment + source, declaration, scratch, context.style.small, turns=turns)
+    return Kernel(name, comment + source, declaration, scratch, context.style.small, turns=turns, numbers=numbers)
 
 
 def _shared(node: Node) -> set[int]:

@@ -56,7 +56,7 @@ def _differences(family: Sequence[dict[str, str]]) -> list[str]:
         return [""]
     keys = [key for key in family[0] if len({member.get(key) for member in family}) > 1]
     plain = [key for key in keys if key in _FIRST]
-    choices = (chosen for few in (plain, keys) for count in (1, 2, 3) for chosen in combinations(few, count))
+    choices = (chosen for few in (plain, keys) for count in (1, 2, 3, 4) for chosen in combinations(few, count))
     for chosen in choices:
         endings = ["".join(f"_{member[key]}" for key in chosen if member.get(key)) for member in family]
         if len(set(endings)) == len(family):

@@ -37,7 +37,7 @@ def share_kernels(kernels: KernelSet, prefix: str) -> KernelSet:
         families.setdefault(key, []).append(kernel)
     functions: list[Kernel] = []
     names: dict[str, tuple[str, str]] = {}  # kernel -> (function, table or "")
-    tables: dict[str, Column] = {}
+    tables: dict[str, Column] = dict(kernels.tables)
     taken = {kernel.name for kernel in kernels.kernels}
     for family in families.values():
         if len(family) == 1:
@@ -53,7 +53,7 @@ def share_kernels(kernels: KernelSet, prefix: str) -> KernelSet:
                 tables[table] = row
     shared = {node: names[kernel] for node, kernel in kernels.calls.items() if kernel in names}
     calls = {node: shared[node][0] if node in shared else kernel for node, kernel in kernels.calls.items()}
-    numbers = {node: table for node, (_, table) in shared.items() if table}
+    numbers = {**kernels.numbers, **{node: table for node, (_, table) in shared.items() if table}}
     return KernelSet(tuple(functions), calls, numbers, tables, kernels.transposed, kernels.turns)
 
 

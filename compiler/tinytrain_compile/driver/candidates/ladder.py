@@ -25,7 +25,7 @@ from tinytrain_compile.plan.price import step_cost
 from tinytrain_compile.plan.remat.stage import plan_with_remat, share_of
 from tinytrain_compile.plan.streams.again import streamed_again
 from tinytrain_compile.plan.streams.rewrite import with_lines
-from tinytrain_compile.plan.streams.search import streamed
+from tinytrain_compile.plan.streams.search import load_outside, saves_enough, streamed
 from tinytrain_compile.target.model import Target
 
 LITTLE_AGAIN = 0.25
@@ -39,9 +39,6 @@ plans, and streams chosen by quick plans. A step of digits has 30 to 35 nodes, o
 MANY_NODES = 1500
 """Nodes above which a search over many updates does without second runs unless they are asked for: looking for them was
 two thirds of the time of 400 dense layers, 2,200 nodes (ADR 31)."""
-
-LEAST_SAVED = 0.05
-"""Share of the arena that --stream auto must save if no --arena is given: rows cost a little time (docs/streams.md)."""
 
 Climbed = tuple[Planned, tuple[Attempt, ...]]
 """A plan, and what was tried on the way to it; the last attempt is the plan."""
@@ -166,7 +163,7 @@ class _Ladder:
         whole, asked = plan_graph(graph, measure).plan, attempts[0].kind == "asked"
         alone = attempts[0].arena_bytes if asked else None
         alone = plan_graph(by_rows, measure).plan.arena_bytes if alone is None else alone
-        little = self.room is None and whole.arena_bytes - alone < LEAST_SAVED * whole.arena_bytes
+        little = self.room is None and not saves_enough(alone, whole)
         if self.wish.stream == "auto" and little and not lines:
             return self.without_rows()
         how = "--input-lines" if lines else f"--stream {self.wish.stream}"
@@ -203,11 +200,22 @@ class _Ladder:
         """Tell whether rows may help. auto: not if a plan without them fits, and not for the fastest step."""
         stream, room = self.wish.stream, self.room
         if stream != "auto" or room is None:
-            return stream != "off" and (stream == "min" or self.wish.objective in (None, "memory"))
-        if self.fits_quickly(self.graph):
+            wanted = stream != "off" and (stream == "min" or self.wish.objective in (None, "memory"))
+            return wanted and self.rows_save()
+        if self.fits_quickly(self.graph) or not self.rows_save():
             return False
         possible = self.settings.effort == "full" and arena_bound(self.graph, self.settings, once=True) <= room
         return not possible or not self.fits(plan_graph(self.graph, self.settings))
+
+    def rows_save(self) -> bool:
+        """Tell whether rows may save enough, for the price of a large graph; of others a search tells.
+
+        Nodes that no stream can compute keep their load, in this order.
+        """
+        if self.wish.aim != "price" or self.few:
+            return True
+        plan = plan_graph(self.graph, replace(self.settings, effort="quick")).plan
+        return saves_enough(load_outside(self.graph, plan), plan)
 
     def again_by_rows(self, planned: Planned) -> Planned | None:
         """Plan with second runs and errors row by row, which take a while to find: if the smallest arena is asked for,

@@ -23,7 +23,6 @@ from tinytrain_compile.ir.types import Graph, Node
 from tinytrain_compile.ops.base import alias_of, row_form
 from tinytrain_compile.ops.int8.rescale import fractions
 from tinytrain_compile.ops.stream import computed
-from tinytrain_compile.plan.model import build_model
 from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.planner import quick_plan
 from tinytrain_compile.plan.price import node_ps
@@ -87,11 +86,11 @@ def build_update_model(planner: Planner, layers: tuple[LayerWays, ...]) -> Updat
     mixed = planner.options.quant == "int8" and planner.options.weight_store == "mixed"
     always, owned, beside = _lasting(least, probes, settings, mixed)
     rest = {event: amount + amount // MIXED_SHARE for event, amount in owned.items()} if mixed else owned
-    rows, split = timeline.rows((always, {**rest, **beside})), timeline.loss_step + 1
+    rows, split = timeline.rows(), timeline.loss_step + 1
     header = settings.reserved(settings.header_bytes)
     largest = 0 if planner.may_shrink else _largest(planner, [least, *probes], settings)
     floor = Row(header + largest, tuple(owned.items()), 0)
-    forward, backward = needed_rows(rows[:split]), needed_rows(rows[split:])
+    forward, backward = (_with(needed_rows(half), always, {**rest, **beside}) for half in (rows[:split], rows[split:]))
     core = planner.wish.core
     time = _summed(least, probes, lambda node: node_ps(node, core))
     return UpdateModel(layers, forward, backward, floor, time, _summed(least, probes, lambda _: 1))
@@ -184,9 +183,6 @@ def _events(train: TrainGraph, layers: Sequence[LayerWays], ways: Selection, lea
 
 
 # ---- what lives for ever --------------------------------------------------------------------------------------------
-
-Amounts = tuple[int, dict[Event, int]]
-"""What is there always, and what with an event."""
 
 MIXED_SHARE = 4
 """--weight-store mixed: all trained int8 weights together have fractions of so many parts of them at most."""
@@ -285,7 +281,7 @@ class _Timeline:
 
         settings: of this graph, whose loss may be another operator.
         """
-        model = build_model(probe.graph, settings)
+        model = quick_plan(probe.graph, settings).model
         times = self._times(probe.graph)
         new = [task for task, node in enumerate(model.nodes) if node.name not in self._steps]
         own: dict[int, int] = {}
@@ -325,10 +321,10 @@ class _Timeline:
             made |= {value.name: times[node.name] for value in node.outputs}
         return times
 
-    def rows(self, lasting: Amounts) -> list[Row]:
-        """Return one for each step of the plan."""
-        base = [lasting[0]] * len(self.events)
-        terms = [dict(lasting[1]) for _ in self.events]
+    def rows(self) -> list[Row]:
+        """Return one for each step of the plan, of what does not live for ever."""
+        base = [0] * len(self.events)
+        terms = [dict[Event, int]() for _ in self.events]
         for index, size in enumerate(self._sizes):
             if size:
                 self._spread(index, size, base, terms)
@@ -355,6 +351,18 @@ class _Timeline:
             elif event:
                 terms[step][event] = terms[step].get(event, 0) + size
         base[self._starts[index]] -= self._saved[index]
+
+
+def _with(rows: Iterable[Row], always: int, lasting: Mapping[Event, int]) -> tuple[Row, ...]:
+    """Return rows with what lives for ever: always, and with an event. It is the same in all, so it is added last."""
+
+    def terms(row: Row) -> tuple[tuple[Event, int], ...]:
+        found = dict(lasting)
+        for event, amount in row.terms:
+            found[event] = found.get(event, 0) + amount
+        return tuple(found.items())
+
+    return tuple(replace(row, base=row.base + always, terms=terms(row)) for row in rows)
 
 
 def needed_rows(rows: Sequence[Row]) -> tuple[Row, ...]:

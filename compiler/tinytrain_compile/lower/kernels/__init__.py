@@ -1,7 +1,7 @@
 """Kernels of all operators. Importing this package fills the kernel table."""
 
 from tinytrain_compile.lower.kernels import float32, int8
-from tinytrain_compile.lower.kernels.base import KERNELS, VECTOR_KERNELS, KernelSpec, kernel_spec
+from tinytrain_compile.lower.kernels.base import KERNELS, NUMBERS, VECTOR_KERNELS, KernelSpec, kernel_spec
 from tinytrain_compile.lower.kernels.context import (
     SIZE,
     SPEED,
@@ -13,6 +13,7 @@ from tinytrain_compile.lower.kernels.context import (
 
 __all__ = [
     "KERNELS",
+    "NUMBERS",
     "SIZE",
     "SPEED",
     "VECTOR_KERNELS",

@@ -87,6 +87,22 @@ def vector_kernel(*ops: str) -> Callable[[VectorRule], VectorRule]:
     return enter
 
 
+NumbersRule = Callable[[Node, KernelContext], tuple[Node, tuple[str, ...]]]
+NUMBERS: dict[str, NumbersRule] = {}
+"""Rules that return a node, perhaps in another form that its kernel reads as well, and the names of int attributes that
+its kernel may read from a table. So its kernel has to take an expression for each of them, and must not test it."""
+
+
+def numbers(*ops: str) -> Callable[[NumbersRule], NumbersRule]:
+    """Enter a rule for the numbers of these ops."""
+
+    def enter(rule: NumbersRule) -> NumbersRule:
+        NUMBERS.update(dict.fromkeys(ops, rule))
+        return rule
+
+    return enter
+
+
 def kernel_spec(node: Node, context: KernelContext) -> KernelSpec:
     """Return the kernel of a node for such a target."""
     rule = VECTOR_KERNELS.get(node.op) if context.uses_vectors else None
@@ -219,6 +235,11 @@ def address(operand: te.Tensor, *index: Index) -> Expr:
 def i32(value: Index) -> Expr:
     """Return an int32 constant, or an expression widened to int32."""
     return tirx.const(value, "int32") if isinstance(value, int) else value.astype("int32")
+
+
+def i16(value: Index) -> Expr:
+    """Return an int16 constant, or an expression as int16."""
+    return tirx.const(value, "int16") if isinstance(value, int) else value.astype("int16")
 
 
 def select(condition: Expr, yes: Expr, no: Expr) -> Expr:

@@ -182,19 +182,23 @@ class Printer:
 
     # ---- the function -------------------------------------------------------------------------------------------
 
-    def print(self, name: str, part: Stmt | None = None, counts: Sequence[ir.Var] = ()) -> tuple[str, str]:
+    def print(
+        self, name: str, part: Stmt | None = None, counts: Sequence[ir.Var] = (), numbers: Sequence[ir.Var] = ()
+    ) -> tuple[str, str]:
         """Return (definition, declaration) of the C function.
 
         part: of the function's body; only operands that it uses become parameters. counts: variables that are
-        parameters as well.
+        parameters as well. numbers: variables that come from a table, the last parameter.
         """
         counted = [f"int32_t {self._name(count)}" for count in counts]
+        loads = [f"const int32_t {self._name(one)} = numbers[{place}];" for place, one in enumerate(numbers)]
+        table = ["const int32_t *restrict numbers"] if numbers else []
         body = tidy(self._body(self._function.body if part is None else part))
         parameters = self.parameters_of(part)
         unread = [p.name for p in parameters if self._root(p.buffer) not in self._used_buffers]
         pointers = self.scratch.pointers(None if part is None else {str(buffer.name) for buffer in buffers_of(part)})
-        body = [*(Line(f"(void){unused};") for unused in unread), *map(Line, pointers), *body]
-        signature = [*map(self._declared, parameters), *counted, *self.scratch.parameter()]
+        body = [*(Line(f"(void){unused};") for unused in unread), *map(Line, [*pointers, *loads]), *body]
+        signature = [*map(self._declared, parameters), *counted, *self.scratch.parameter(), *table]
         head = f"void {name}({', '.join(signature)})"
         return "\n".join([head + " {", *render(body), "}"]) + "\n", head + ";"
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import accumulate
 
 from tinytrain_compile.ir.buffers import load_of
 from tinytrain_compile.ir.graph import check_graph
@@ -30,7 +31,7 @@ from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.planner import REMEMBERED, Planned, least_need, plan_graph, streaming
 from tinytrain_compile.plan.remat.problem import is_repeatable
 from tinytrain_compile.plan.remat.stage import cloned
-from tinytrain_compile.plan.streams.rewrite import stream_node, with_readers_beside, with_streams, without_streams
+from tinytrain_compile.plan.streams.rewrite import StreamMaker, with_readers_beside, with_streams, without_streams
 from tinytrain_compile.plan.streams.search import needed_streams, proposed, runs_of, streamed
 
 
@@ -191,6 +192,9 @@ class _Writer:
 
 TRIES = 24
 """Most sets of waists tried for the smallest load, and then for the fewest second runs."""
+TRIED_NODES = 16_000
+"""Most nodes in all quick plans of each of these searches, which makes two in any case. So all are made of a step of up
+to 660 nodes."""
 LONGEST = 4
 """Most narrow waists that a single stage spans."""
 SINGLE_TRIES = (12, 8)
@@ -239,7 +243,7 @@ def streamed_again(graph: Graph, options: PlanOptions, smallest: bool = True) ->
     room = (options.capacity_bytes or 0) if least is None else least.plan.arena_bytes
     single = first_within(graph, singles, room, options, quick)
     counts = range(1, len(best.waists) + (least is None))  # all up to the last waist runs again
-    for count in counts[:: -(-len(counts) // TRIES) or 1]:
+    for count in counts[:: -(-len(counts) // tries(TRIES, graph)) or 1]:
         kept = _kept(waists, best.waists[:count], quick)
         if single is not None and kept.macs >= _macs(single):
             break
@@ -250,6 +254,11 @@ def streamed_again(graph: Graph, options: PlanOptions, smallest: bool = True) ->
         least = _smallest(graph, [best, *singles], options, quick)
         return least if least.plan.arena_bytes <= room else None
     return single or least
+
+
+def tries(most: int, graph: Graph) -> int:
+    """Return how many quick plans of such a graph a search makes, which would make `most` of a small one."""
+    return max(2, min(most, TRIED_NODES // len(graph.nodes)))
 
 
 def _macs(planned: Planned) -> int:
@@ -301,9 +310,12 @@ def single_stages(waists: Waists, quick: PlanOptions) -> list[Kept]:
     ordered = sorted(intervals, key=lambda interval: (-freed(interval), interval))
     found, chosen = list[Kept](), tuple[Interval, ...]()
     least = least_need(streamed(waists.graph, quick), quick).peak_bytes
-    for tries in SINGLE_TRIES:
+    for most in SINGLE_TRIES:
         apart = [(a, b) for a, b in ordered if all(b <= first or a >= last for first, last in chosen)]
-        looked = {(*chosen, one): again_alone(waists, narrow, (*chosen, one), quick) for one in apart[:tries]}
+        looked = {
+            (*chosen, one): again_alone(waists, narrow, (*chosen, one), quick)
+            for one in apart[: tries(most, waists.graph)]
+        }
         less = {intervals: kept for intervals, kept in looked.items() if kept.load < least}
         if not less:
             break
@@ -327,12 +339,12 @@ def _least(waists: Waists, quick: PlanOptions) -> Kept | None:
     narrow = waists.narrow()
     if not narrow:
         return None
-    best, tries = _kept(waists, narrow, quick), 1
+    best, tried = _kept(waists, narrow, quick), 1
     for value in sorted(narrow, key=lambda value: -value.size_bytes):
         fewer = [other for other in best.waists if other != value]
-        if not fewer or tries == TRIES:
+        if not fewer or tried == tries(TRIES, waists.graph):
             break
-        found, tries = _kept(waists, fewer, quick), tries + 1
+        found, tried = _kept(waists, fewer, quick), tried + 1
         best = found if found.load < best.load else best
     return best
 
@@ -342,31 +354,43 @@ def _kept(waists: Waists, kept: Sequence[Value], quick: PlanOptions) -> Kept:
     plan = plan_graph(again.graph, quick).plan
     steps = {node.name: step for step, node in enumerate(plan.order)}
     load, beside = load_of(plan.buffers, len(plan.order)), with_readers_beside(again.graph)
+    maker, waiting = StreamMaker(beside, quick.keep), _waiting(beside, quick)
+    places = {node.name: place for place, node in enumerate(beside.nodes)}
     below = sum(buffer.size_bytes for buffer in plan.buffers if buffer.kind in PERSISTENT_KINDS)
     most = 0
     streams: list[Node] = []
     for group in (group for group in again.groups if group):
         alone = max(load[steps[node.name]] for node in group)
-        stream = stream_node(beside, group, f"stream_{group[0].name}_{len(group)}", quick.keep)
-        by_rows = alone if stream is None else below + _load(beside, group, stream, quick)
+        stream = maker.stream(group, f"stream_{group[0].name}_{len(group)}")
+        by_rows = alone if stream is None else below + waiting[places[group[0].name]] + _own_load(stream, quick)
         if stream is not None and by_rows < alone:
             streams.append(stream)
         most = max(most, min(alone, by_rows))
     return Kept(tuple(kept), again, tuple(streams), most)
 
 
-def _load(graph: Graph, group: Sequence[Node], stream: Node, options: PlanOptions) -> int:
-    """Return the bytes live while a stream runs, nodes in the graph's order: earlier values that are still read, its
-    results, and its scratch."""
-    attrs, fixed = stream.attrs, {*graph.constants, *(value.name for value in graph.state)}
+def _waiting(graph: Graph, options: PlanOptions) -> list[int]:
+    """Return, for every node of a graph, the bytes of values made before it that it or a later one reads; persistent
+    ones excluded."""
+    fixed = {*graph.constants, *(value.name for value in graph.state)}
+    made = dict.fromkeys((value.name for value in graph.inputs), 0)
+    last = {value: place for place, node in enumerate(graph.nodes) for value in node.inputs}
+    made |= {value.name: place + 1 for place, node in enumerate(graph.nodes) for value in node.outputs}
+    change = [0] * (len(graph.nodes) + 1)
+    for value, place in last.items():
+        if value.name in made and value.name not in fixed:
+            change[min(made[value.name], place + 1)] += options.reserved(value.size_bytes)
+            change[place + 1] -= options.reserved(value.size_bytes)
+    return list(accumulate(change))
+
+
+def _own_load(stream: Node, options: PlanOptions) -> int:
+    """Return the bytes of a stream's results and of its scratch."""
+    attrs = stream.attrs
     assert isinstance(attrs, StreamAttrs)
-    start = graph.nodes.index(group[0])
-    before = {value for node in graph.nodes[:start] for value in node.outputs} | set(graph.inputs)
-    read = {value for node in graph.nodes[start:] for value in node.inputs}
     overwriting = dict(attrs.overwrites)
-    made = [value for index, value in enumerate(stream.outputs) if index not in overwriting]
-    beside = [value for value in before & read if value.name not in fixed]
-    return sum(options.reserved(value.size_bytes) for value in (*beside, *made)) + attrs.scratch_bytes
+    made = (value for index, value in enumerate(stream.outputs) if index not in overwriting)
+    return sum(options.reserved(value.size_bytes) for value in made) + attrs.scratch_bytes
 
 
 def fully_planned(graph: Graph, kept: Kept, options: PlanOptions, quick: PlanOptions) -> Planned:

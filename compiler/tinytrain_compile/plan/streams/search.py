@@ -187,6 +187,8 @@ MOST_BUILT = 2000
 """Most streams built for comparison."""
 MOST_LOOKED = 5_000_000
 """Most buffers examined for all streams together, built or not."""
+LEAST_SAVED = 0.05
+"""Share of the arena that --stream auto must save if no --arena is given: rows cost a little time (docs/streams.md)."""
 _NEVER = 1 << 62
 """Load, in bytes, of a choice that no plan may make."""
 
@@ -208,6 +210,19 @@ class Cut:
 def may_stream(graph: Graph) -> bool:
     """Tell whether any layers of a graph can be computed row by row."""
     return any(runs_of(with_readers_beside(graph)))
+
+
+def saves_enough(arena_bytes: int, without: MemoryPlan) -> bool:
+    """Tell whether an arena is so much smaller than that of a plan without streams that these are worth it."""
+    return arena_bytes <= (1 - LEAST_SAVED) * without.arena_bytes
+
+
+def load_outside(graph: Graph, plan: MemoryPlan) -> int:
+    """Return the largest load, in a plan without streams, of the nodes that no stream can compute."""
+    beside = with_readers_beside(graph)
+    inside = {node.name for run in runs_of(beside) for node in beside.nodes[run.start : run.stop]}
+    loads = load_of(plan.buffers, len(plan.order))
+    return max((load for node, load in zip(plan.order, loads, strict=True) if node.name not in inside), default=0)
 
 
 def bound_with_streams(graph: Graph, options: PlanOptions) -> int:
@@ -239,8 +254,13 @@ def _streamed(graph: Graph, quick: PlanOptions, room: int, exact: bool) -> Graph
     if not found:
         return graph
     looked = quick if exact else replace(quick, effort="rough")
+    lines = any(takes_lines(stream) for stream in found)
+    if not (exact or lines or room) and not saves_enough(
+        least_need(with_streams(graph, found), looked).arena_bytes, without
+    ):
+        return graph
     result, least = needed_streams(graph, found, looked, room)
-    if not any(map(takes_lines, result.nodes)) and least >= without.arena_bytes:
+    if not lines and least >= without.arena_bytes:
         return graph
     validate_streams(graph, result)
     return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tvm import te, tirx
+from tvm import te
 from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
@@ -15,9 +15,11 @@ from tinytrain_compile.lower.kernels.base import (
     Load,
     MapShape,
     guarded,
+    i16,
     i32,
     kernel,
     map_shape,
+    numbers,
     peels,
     reduce_axes,
     tensor,
@@ -61,6 +63,12 @@ RAGGED_TILE = 4
 """Outputs that share a number of the pixel: their sums and the number fill six registers of a Cortex-M."""
 
 # ---- forward --------------------------------------------------------------------------------------------------------
+
+
+@numbers("QConv")
+def conv_numbers(node: Node, context: KernelContext) -> tuple[Node, tuple[str, ...]]:
+    """Return the zero point of an image whose rows are copied to scratch once."""
+    return node, ("x_zero",) if is_dense(node) and not context.uses_vectors else ()
 
 
 @kernel("QConv")
@@ -185,7 +193,7 @@ def dense_kernel(
 
     def element(*place: Expr) -> Expr:
         inside, value = read(*place)
-        return guarded(inside, value.astype("int16") - tirx.const(attrs.x_zero, "int16"))
+        return guarded(inside, value.astype("int16") - i16(attrs.x_zero))
 
     pitches = (conv.strides[0], conv.strides[1] * channels)
 

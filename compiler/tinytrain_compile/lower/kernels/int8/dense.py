@@ -23,6 +23,7 @@ from tinytrain_compile.lower.kernels.base import (
     first,
     flat_tensor,
     guarded,
+    i16,
     i32,
     plain,
     tensor,
@@ -244,7 +245,12 @@ def _maps(node: Node, context: KernelContext) -> CorrelationTiles | None:
 def keeps_tables(node: Node, context: KernelContext) -> bool:
     """Tell whether the operands of the end of a channel's sums can stay in registers: see `stages` of
     weight_gradient."""
-    return is_product(geometry(node)) or _maps(node, context) is not None
+    return is_product(geometry(node)) or copies_maps(node, context)
+
+
+def copies_maps(node: Node, context: KernelContext) -> bool:
+    """Tell whether weight_gradient runs over maps that it copies to scratch."""
+    return not is_product(geometry(node)) and _maps(node, context) is not None
 
 
 def weight_gradient(
@@ -286,7 +292,7 @@ def _correlated(
     def image(b: Expr, j: Expr, phase: Expr, line: Expr, position: Expr) -> Expr:
         row = line * conv.strides[0] + phase - conv.pads[0]
         column = position * conv.strides[1] + div(j, channels) * conv.dilations[1] - conv.pads[1]
-        value = x[b, row, column, mod(j, channels)].astype("int16") - tirx.const(attrs.x_zero, "int16")
+        value = x[b, row, column, mod(j, channels)].astype("int16") - i16(attrs.x_zero)
         return guarded(inside_image(row, column, (height, width)), value)
 
     def weight(acc: Expr, o: Expr, r: Expr, j: Expr) -> Expr:

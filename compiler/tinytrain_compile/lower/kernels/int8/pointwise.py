@@ -4,12 +4,14 @@ regions."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from tvm import s_tir, te
 from tvm.ir import Expr
 
-from tinytrain_compile.ir.types import Node
+from tinytrain_compile.ir.types import Attrs, Node
+from tinytrain_compile.lower.intrinsics.lanes import LANES
 from tinytrain_compile.lower.kernels.base import (
     KernelSpec,
     address,
@@ -19,6 +21,8 @@ from tinytrain_compile.lower.kernels.base import (
     flat_tensor,
     i32,
     kernel,
+    left_over,
+    numbers,
     pixel_rows,
     plain,
     reduce_axes,
@@ -52,6 +56,8 @@ from tinytrain_compile.ops.int8.pointwise import (
 )
 from tinytrain_compile.ops.names import attrs_of, operand, result
 
+Side = tuple[Callable[[Expr], Expr], tuple[Expr, Expr]]
+"""Elements of an operand of a sum, and the factor of each: multiplier and shift."""
 CHANNEL_TILE = 4
 """Channels that are summed together by a mean."""
 
@@ -83,40 +89,93 @@ def upper_half(zero: int, factor: tuple[int, int]) -> int | None:
     return UPPER + shift if np.array_equal(once, twice) else None
 
 
+@dataclass(frozen=True)
+class AddForm(Attrs):
+    """A QAdd as its kernel computes it: x scale + offset of each operand, times its factor.
+
+    upper: the factor is the upper half of one product. below_one: no factor shifts to the left.
+    """
+
+    upper: bool
+    below_one: bool
+    above: bool
+    a_scale: int
+    a_offset: int
+    a_multiplier: int
+    a_shift: int
+    b_scale: int
+    b_offset: int
+    b_multiplier: int
+    b_shift: int
+    y_zero: int
+    low: int
+    high: int
+
+
+def add_form(attrs: QAddAttrs, dsp: bool) -> AddForm:
+    """Return the form of a QAdd on such a core."""
+    below_one = attrs.a_factor[1] <= 0 and attrs.b_factor[1] <= 0
+    sides = ((attrs.a_zero, attrs.a_factor), (attrs.b_zero, attrs.b_factor))
+    lifts = [upper_half(zero, factor) for zero, factor in sides] if dsp and below_one and not attrs.above else []
+    upper = bool(lifts) and None not in lifts
+    numbers = list[int]()
+    for place, (zero, (multiplier, shift)) in enumerate(sides):
+        lift = (lifts[place] or 0) if upper else ADD_BITS
+        numbers += [1 << lift, -zero << lift, multiplier, 0 if upper else shift]
+    return AddForm(upper, below_one, attrs.above, *numbers, attrs.y_zero, attrs.low, attrs.high)
+
+
+@numbers("QAdd")
+def add_numbers(node: Node, context: KernelContext) -> tuple[Node, tuple[str, ...]]:
+    """Return zero points and multipliers, which are in registers; a shift that is a variable costs instructions."""
+    vectors = context.uses_vectors and left_over(result(node, "y").elements, LANES) == 0
+    own = replace(node, attrs=add_form(attrs_of(node, QAddAttrs), context.isa.dsp and not vectors))
+    return own, ("a_offset", "a_multiplier", "b_offset", "b_multiplier", "y_zero")
+
+
+def form_of(node: Node, dsp: bool) -> AddForm:
+    """Return the form of a QAdd, which may be in it already."""
+    return node.attrs if isinstance(node.attrs, AddForm) else add_form(attrs_of(node, QAddAttrs), dsp)
+
+
+def centred_sides(node: Node, form: AddForm) -> tuple[list[te.Tensor], list[Side]]:
+    """Return the operands, and for each its (centred elements, factor)."""
+    a, b = flat_tensor(node, "a"), flat_tensor(node, "b")
+
+    def lifted(x: te.Tensor, scale: int, offset: int) -> Callable[[Expr], Expr]:
+        return lambda i: i32(x[i]) * i32(scale) + i32(offset)
+
+    return [a, b], [
+        (lifted(a, form.a_scale, form.a_offset), (i32(form.a_multiplier), i32(form.a_shift))),
+        (lifted(b, form.b_scale, form.b_offset), (i32(form.b_multiplier), i32(form.b_shift))),
+    ]
+
+
 @kernel("QAdd")
 def qadd(node: Node, context: KernelContext) -> KernelSpec:
     """Compute both operands at 8 bits of fraction on the output's scale; a saturated sum is far outside int8 anyway."""
-    attrs = attrs_of(node, QAddAttrs)
-    a, b = flat_tensor(node, "a"), flat_tensor(node, "b")
-
-    def rescaled(x: te.Tensor, i: Expr, zero: int, factor: tuple[int, int]) -> Expr:
-        lifted = Centred(x, zero)[i] * i32(1 << ADD_BITS)
-        return call_int("tt_rescale", lifted, i32(factor[0]), i32(factor[1]))
-
-    limits = (attrs.y_zero, attrs.low, attrs.high)
-    is_below_one = attrs.a_factor[1] <= 0 and attrs.b_factor[1] <= 0
-
-    sides = ((a, attrs.a_zero, attrs.a_factor), (b, attrs.b_zero, attrs.b_factor))
-    lifts = [upper_half(zero, factor) for _, zero, factor in sides] if context.isa.dsp else [None]
+    form = form_of(node, context.isa.dsp)
+    operands, sides = centred_sides(node, form)
+    limits = (i32(form.y_zero), i32(form.low), i32(form.high))
 
     def sum_at(i: Expr) -> Expr:
-        """Sum both operands with one multiply-add each, if that rounds the same."""
+        """Sum both operands with one multiply-add each, which rounds the same."""
         acc = i32(0)
-        for (x, zero, factor), lift in zip(sides, lifts, strict=True):
-            assert lift is not None
-            acc = call_int("tt_upper", acc, Centred(x, zero)[i] * i32(1 << lift), i32(factor[0]))
+        for centred, (multiplier, _) in sides:
+            acc = call_int("tt_upper", acc, centred(i), multiplier)
         return acc
 
     def element(i: Expr) -> Expr:
-        if is_below_one and not attrs.above and None not in lifts:
-            return call_int("tt_halve8", sum_at(i), i32(SUM_BITS), *map(i32, limits), dtype="int8")
-        left, right = rescaled(a, i, attrs.a_zero, attrs.a_factor), rescaled(b, i, attrs.b_zero, attrs.b_factor)
-        if is_below_one and not attrs.above:  # operands are below 2^28, so the sum is below 2^29
-            return call_int("tt_halve8", left + right, i32(SUM_BITS), *map(i32, limits), dtype="int8")
-        halve = "tt_halve_above" if attrs.above else "tt_halve"
-        return saturated(call_int(halve, call_int("tt_quick_add", left, right), i32(SUM_BITS)), *limits)
+        if form.upper:
+            return call_int("tt_halve8", sum_at(i), i32(SUM_BITS), *limits, dtype="int8")
+        left, right = (call_int("tt_rescale", centred(i), *factor) for centred, factor in sides)
+        if form.below_one and not form.above:  # operands are below 2^28, so the sum is below 2^29
+            return call_int("tt_halve8", left + right, i32(SUM_BITS), *limits, dtype="int8")
+        halve = "tt_halve_above" if form.above else "tt_halve"
+        total_ = call_int(halve, call_int("tt_quick_add", left, right), i32(SUM_BITS))
+        return call_int("tt_saturate8", total_, *limits, dtype="int8")
 
-    return KernelSpec([a, b], [te.compute(a.shape, element, "out")], plain)
+    return KernelSpec(operands, [te.compute(operands[0].shape, element, "out")], plain)
 
 
 @kernel("QRescale")

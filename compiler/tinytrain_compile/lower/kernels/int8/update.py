@@ -22,6 +22,7 @@ from tinytrain_compile.lower.kernels.base import (
     flat_tensor,
     i32,
     kernel,
+    numbers,
     placeholder,
     plain,
     reduce_axes,
@@ -31,7 +32,7 @@ from tinytrain_compile.lower.kernels.base import (
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.update import UPDATES, Results, as_it_is
-from tinytrain_compile.lower.kernels.int8.dense import dense_update, keeps_tables, weight_gradient
+from tinytrain_compile.lower.kernels.int8.dense import copies_maps, dense_update, keeps_tables, weight_gradient
 from tinytrain_compile.lower.kernels.int8.steps import (
     FRACTION_BITS,
     flat_index,
@@ -60,6 +61,14 @@ CHANNEL_TILE = 4
 
 
 # ---- weights --------------------------------------------------------------------------------------------------------
+
+
+@numbers("QUpdate", "QSum")
+def update_numbers(node: Node, context: KernelContext) -> tuple[Node, tuple[str, ...]]:
+    """Return the zero point of an image whose maps are copied to scratch."""
+    attrs = node.attrs
+    kind = attrs.gradient if isinstance(attrs, QUpdateAttrs) else attrs_of(node, QSumAttrs).of
+    return node, ("x_zero",) if kind == "product" and not context.uses_vectors and copies_maps(node, context) else ()
 
 
 @kernel("QUpdate")

@@ -40,12 +40,12 @@ from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.int8.helium.conv import ErrorEnd, mask_lanes
 from tinytrain_compile.lower.kernels.int8.helium.gradients import any_update
 from tinytrain_compile.lower.kernels.int8.operands import Centred
-from tinytrain_compile.lower.kernels.int8.pointwise import summed_errors
+from tinytrain_compile.lower.kernels.int8.pointwise import AddForm, centred_sides, form_of, summed_errors
 from tinytrain_compile.lower.kernels.int8.steps import kept_steps
 from tinytrain_compile.lower.schedules import keep_tables
 from tinytrain_compile.ops.int8.conv_form import is_rank_one
 from tinytrain_compile.ops.int8.error import MaskAttrs
-from tinytrain_compile.ops.int8.pointwise import ADD_BITS, LIFT, SUM_BITS, ErrorAttrs, QAddAttrs, QRescaleAttrs
+from tinytrain_compile.ops.int8.pointwise import LIFT, SUM_BITS, ErrorAttrs, QRescaleAttrs
 from tinytrain_compile.ops.int8.update import SCALE, QBiasUpdateAttrs, QSumAttrs, QUpdateAttrs
 from tinytrain_compile.ops.names import attrs_of, operand, result
 
@@ -68,7 +68,7 @@ def _rescaled(value: Expr, factor: tuple[int, int]) -> Expr:
     return call_int("tt_rescale_x4", value, i32(factor[0]), i32(factor[1]))
 
 
-def _saturated(value: Expr, attrs: QAddAttrs | QRescaleAttrs) -> Expr:
+def _saturated(value: Expr, attrs: AddForm | QRescaleAttrs) -> Expr:
     return call_int("tt_saturate8_x4", value, i32(attrs.y_zero), i32(attrs.low), i32(attrs.high), dtype="int8")
 
 
@@ -78,21 +78,18 @@ def _saturated(value: Expr, attrs: QAddAttrs | QRescaleAttrs) -> Expr:
 @vector_kernel("QAdd")
 def vector_add(node: Node, _context: KernelContext) -> KernelSpec | None:
     """Compute both operands at 8 bits of fraction on the output's scale."""
-    attrs = attrs_of(node, QAddAttrs)
     if is_ragged(result(node, "y").elements):
         return None
-    a, b = flat_tensor(node, "a"), flat_tensor(node, "b")
-
-    def lifted(x: te.Tensor, i: Expr, zero: int, factor: tuple[int, int]) -> Expr:
-        return _rescaled(Centred(x, zero)[i] * i32(1 << ADD_BITS), factor)
+    form = form_of(node, dsp=False)
+    operands, sides = centred_sides(node, form)
 
     def element(i: Expr) -> Expr:
-        left = lifted(a, i, attrs.a_zero, attrs.a_factor)
-        summed = call_int("tt_add_x4", left, lifted(b, i, attrs.b_zero, attrs.b_factor))
-        halve = "tt_halve_above_x4" if attrs.above else "tt_halve_x4"
-        return _saturated(call_int(halve, summed, i32(SUM_BITS)), attrs)
+        left, right = (call_int("tt_rescale_x4", centred(i), *factor) for centred, factor in sides)
+        halve = "tt_halve_above_x4" if form.above else "tt_halve_x4"
+        halved = call_int(halve, call_int("tt_add_x4", left, right), i32(SUM_BITS))
+        return _saturated(halved, form)
 
-    return KernelSpec([a, b], [te.compute(a.shape, element, "out")], _each_four)
+    return KernelSpec(operands, [te.compute(operands[0].shape, element, "out")], _each_four)
 
 
 @vector_kernel("QRescale")
