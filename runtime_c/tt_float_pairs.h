@@ -13,7 +13,14 @@
 
 #include "tt_runtime.h"
 
-#if TT_HAS_FMA && defined(__ARM_FEATURE_FMA) && defined(__arm__) && defined(__GNUC__) && !defined(__clang__)
+#if TT_HAS_FPU && !defined(__clang__)
+#if TT_HAS_FMA
+#define TT_ADD_PRODUCT "vfma.f32 "
+#define TT_SUB_PRODUCT "vfms.f32 "
+#else /* rounded twice, see TT_FMA */
+#define TT_ADD_PRODUCT "vmla.f32 "
+#define TT_SUB_PRODUCT "vmls.f32 "
+#endif
 typedef double tt_float_pair __attribute__((may_alias));
 
 /* x points to two floats, not always to a multiple of 8 bytes as C wants for a double: what GCC loads it with (VLDR,
@@ -27,13 +34,13 @@ static inline tt_float_pair tt_load_pair(const float *x)
 #define TT_FMA_HALVES(name, first, second) \
     static inline float name(tt_float_pair x, tt_float_pair y, float sum) \
     { \
-        __asm__("vfma.f32 %0, " first ", " second : "+t"(sum) : "w"(x), "w"(y)); \
+        __asm__(TT_ADD_PRODUCT "%0, " first ", " second : "+t"(sum) : "w"(x), "w"(y)); \
         return sum; \
     }
 #define TT_FMA_HALF(name, first) \
     static inline float name(tt_float_pair x, float y, float sum) \
     { \
-        __asm__("vfma.f32 %0, " first ", %2" : "+t"(sum) : "w"(x), "t"(y)); \
+        __asm__(TT_ADD_PRODUCT "%0, " first ", %2" : "+t"(sum) : "w"(x), "t"(y)); \
         return sum; \
     }
 TT_FMA_HALVES(tt_fma_00, "%1", "%2")
@@ -65,15 +72,15 @@ static inline tt_float_pair tt_mul_both(tt_float_pair x, float y)
 
 static inline tt_float_pair tt_fma_both(tt_float_pair x, float y, tt_float_pair sum)
 {
-    __asm__("vfma.f32 %0, %1, %2\n\tvfma.f32 %p0, %p1, %2" : "+&w"(sum) : "w"(x), "t"(y));
+    __asm__(TT_ADD_PRODUCT "%0, %1, %2\n\t" TT_ADD_PRODUCT "%p0, %p1, %2" : "+&w"(sum) : "w"(x), "t"(y));
     return sum;
 }
 
 /* Eight gradients in s0 to s7 and eight weights in s8 to s15, by one load each: VLDM asks for a multiple of 4, as above. */
 #define TT_EACH_OF_8(of) of(0, 8) of(1, 9) of(2, 10) of(3, 11) of(4, 12) of(5, 13) of(6, 14) of(7, 15)
 #define TT_RUN_SCALED(g, w) "vmul.f32 s" #g ", s" #g ", %[scale]\n\t"
-#define TT_RUN_DECAYED(g, w) "vfma.f32 s" #g ", s" #w ", %[decay]\n\t"
-#define TT_RUN_MOVED(g, w) "vfms.f32 s" #w ", s" #g ", %[rate]\n\t"
+#define TT_RUN_DECAYED(g, w) TT_ADD_PRODUCT "s" #g ", s" #w ", %[decay]\n\t"
+#define TT_RUN_MOVED(g, w) TT_SUB_PRODUCT "s" #w ", s" #g ", %[rate]\n\t"
 #define TT_RUN_ADDED(g, w) "vadd.f32 s" #w ", s" #w ", s" #g "\n\t"
 #define TT_RUNS_OF_8(moves, ...) \
     for (; count >= 8; count -= 8) { \

@@ -45,7 +45,7 @@ static inline TT_ALWAYS tt_span tt_windows_over(int32_t place, int32_t taps, int
 #define TT_POOL_SCALED_C(a, n) ((a) * (n))
 #define TT_POOL_DIVIDED_C(a, n) ((a) / (n))
 
-#if TT_HAS_FMA && defined(__ARM_FEATURE_FMA) && defined(__arm__) && defined(__GNUC__) && !defined(__clang__)
+#if TT_HAS_FPU && !defined(__clang__)
 #define TT_POOL_LARGEST_ASM(a, v) "vcmp.f32 s" #v ", s" #a "\n\tvmrs APSR_nzcv, fpscr\n\tit gt\n\tvmovgt.f32 s" #a ", s" #v "\n\t"
 #define TT_POOL_LARGEST_FPV5_ASM(a, v) "vmaxnm.f32 s" #a ", s" #a ", s" #v "\n\t"
 #define TT_POOL_UNSIGNED_ZERO_ASM(a, n) "vadd.f32 s" #a ", s" #a ", s" #n "\n\t"

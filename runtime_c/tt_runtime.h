@@ -20,8 +20,15 @@
 
 /* TT_FMA(a, b, c): a * b + c, fused where the target can do that and the network is not of integers. The header of a
  * generated project says so (TT_HAS_FMA), so that every machine computes what the target does: one without the
- * instruction takes tt_fmaf. */
-#if !TT_HAS_FMA
+ * instruction takes tt_fmaf. Where it does not fuse, an FPU has an instruction that rounds both, which GCC does not use. */
+#if !TT_HAS_FMA && TT_HAS_FPU
+#define TT_FMA(a, b, c) tt_mla((a), (b), (c))
+static inline TT_ALWAYS float tt_mla(float a, float b, float c)
+{
+    __asm__("vmla.f32 %0, %1, %2" : "+t"(c) : "t"(a), "t"(b));
+    return c;
+}
+#elif !TT_HAS_FMA
 #define TT_FMA(a, b, c) ((a) * (b) + (c))
 #elif defined(__ARM_FEATURE_FMA) || defined(__FP_FAST_FMAF) || defined(__FMA__)
 #define TT_FMA(a, b, c) __builtin_fmaf((a), (b), (c))

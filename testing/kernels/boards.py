@@ -45,7 +45,7 @@ def measure(
     target = load_target(target_name)
     nodes = [case.node() for case in cases]
     context = kernel_context(target.features, fuse_multiply_add)
-    kernels = [_kernel(node, f"{PREFIX}_{i}", context, fuse_multiply_add, make) for i, node in enumerate(nodes)]
+    kernels = [_kernel(node, f"{PREFIX}_{i}", context, make) for i, node in enumerate(nodes)]
     runs = [
         _run(node, case, *made, exact=not fuse_multiply_add)
         for node, case, made in zip(nodes, cases, kernels, strict=True)
@@ -55,10 +55,10 @@ def measure(
     return [Measured(c.instructions, m, c.code_bytes, c.equal, c.cycles) for c, m in zip(counts, macs, strict=True)]
 
 
-def _kernel(node: Node, name: str, context: KernelContext, fused: bool, make: Make | None) -> tuple[Kernel, int]:
+def _kernel(node: Node, name: str, context: KernelContext, make: Make | None) -> tuple[Kernel, int]:
     if make is not None:
         return make(node, name, context)
-    return lower_node(node, name, context, fused), op_def(node.op).scratch(node)
+    return lower_node(node, name, context), op_def(node.op).scratch(node)
 
 
 def _run(node: Node, case: Case, kernel: Kernel, scratch_bytes: int, exact: bool) -> KernelRun:

@@ -60,10 +60,10 @@ class PairPrinter(Printer):
     """Turns of the loops around what is being printed."""
 
     def _body(self, node: Stmt) -> list[Statement]:
-        if isinstance(node, tirx.For) and self._fuse:
+        if isinstance(node, tirx.For):
             call = moved_run(node, self._element, self._expr)
             return [Line(call)] if call else super()._body(node)
-        if not isinstance(node, tirx.SeqStmt) or not self._fuse:
+        if not isinstance(node, tirx.SeqStmt):
             return super()._body(node)
         found: list[Statement] = []
         run: list[
