@@ -71,11 +71,18 @@ static inline TT_ALWAYS tt_span tt_windows_over(int32_t place, int32_t taps, int
 #define TT_POOL_NUMBER_16(step, of) step(of, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16)
 #define TT_POOL_BLOCKS(size, sums, values, each, end) \
     for (; channels >= size; channels -= size, from += size) { \
+        if (step == size) { \
+            TT_POOL_RUN(size, sums, "vldmia %[at]!, {" values "}\n\t", each, end) \
+        } else { \
+            TT_POOL_RUN(size, sums, "vldmia %[at], {" values "}\n\tadd %[at], %[at], %[step]\n\t", each, end) \
+        } \
+    }
+#define TT_POOL_RUN(size, sums, load, each, end) \
+    { \
         const float *at = from; \
         int32_t r = rows, s; \
         __asm__ volatile(TT_POOL_BEGIN_##size "1:\n\tmov %[s], %[columns]\n\t" \
-                         "2:\n\tvldmia %[at], {" values "}\n\tadd %[at], %[at], %[step]\n\t" \
-                         TT_POOL_VALUES_##size(TT_POOL_EACH_##size, each) \
+                         "2:\n\t" load TT_POOL_VALUES_##size(TT_POOL_EACH_##size, each) \
                          "subs %[s], %[s], #1\n\tbne 2b\n\tadd %[at], %[at], %[next]\n\tsubs %[r], %[r], #1\n\tbne 1b\n\tvmov s16, %[n]\n\t" \
                          TT_POOL_NUMBER_##size(TT_POOL_EACH_##size, end) "vstmia %[to]!, {" sums "}" \
                          : [to] "+&r"(to), [at] "+&r"(at), [r] "+&r"(r), [s] "=&r"(s) \
