@@ -103,15 +103,12 @@ class PairPrinter(Printer):
 
         Its turns then take about as few instructions as its end. A loop over one operand is not worth more code.
         """
-        parts = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
-        stores = [part for part in parts if isinstance(part, tirx.BufferStore) and str(part.buffer.dtype) == "float32"]
-        binds = [part for part in parts if isinstance(part, tirx.Bind)]  # of sums that one pass makes together
-        if len(stores) + len(binds) < len(parts) or has_calls(body):
+        if isinstance(body, tirx.SeqStmt) and isinstance(body.seq[0], tirx.Bind):  # sums that one pass makes
+            return not has_calls(body) and all(isinstance(part, tirx.Bind) or self._is_light(part) for part in body.seq)
+        if not isinstance(body, tirx.BufferStore) or str(body.buffer.dtype) != "float32" or has_calls(body):
             return False
-        if all(self._root(store.buffer) in self._scalars for store in stores):
-            return True
-        roots = {hash(root) for root in map(self._root, buffers_of(stores[0].value)) if root not in self._scalars}
-        return len(parts) == 1 and len(roots) > 1
+        roots = {hash(root) for root in map(self._root, buffers_of(body.value)) if root not in self._scalars}
+        return self._root(body.buffer) in self._scalars or len(roots) > 1
 
     # ---- results that are neighbours ----------------------------------------------------------------------------
 

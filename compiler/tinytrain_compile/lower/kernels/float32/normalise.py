@@ -23,7 +23,6 @@ from tinytrain_compile.lower.schedules import four_at_a_time
 from tinytrain_compile.ops.names import attrs_of, operand
 from tinytrain_compile.ops.normalise import AxisAttrs, NormalizeAttrs
 
-
 _TWO = te.comm_reducer(lambda a, b: (a[0] + b[0], a[1] + b[1]), lambda _a, _b: (f32(0), f32(0)), "two_sums")
 """Two sums in one pass."""
 
