@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -38,10 +38,11 @@ def measure(
     fuse_multiply_add: bool = True,
     make: Make | None = None,
     cycles: bool = False,
+    expected: Sequence[Sequence[bytes]] | None = None,
 ) -> list[Measured]:
     """Lower, build and run all cases; make: other kernels than those of whole nodes;
     cycles: also by the target's model. Without fuse_multiply_add, float32 results are compared with the exact
-    reference, if there is one. Errors: CompileError E0602."""
+    reference, if there is one. expected: bytes of every output, to compare with instead. Errors: CompileError E0602."""
     target = load_target(target_name)
     nodes = [case.node() for case in cases]
     context = kernel_context(target.features, fuse_multiply_add)
@@ -50,6 +51,8 @@ def measure(
         _run(node, case, *made, exact=not fuse_multiply_add)
         for node, case, made in zip(nodes, cases, kernels, strict=True)
     ]
+    if expected is not None:
+        runs = [replace(run, expected=tuple(found)) for run, found in zip(runs, expected, strict=True)]
     counts = count_kernels(runs, target, find_tools(target), runtime_headers(), cycles, fuse_multiply_add)
     macs = [op_def(node.op).macs(node) for node in nodes]
     return [Measured(c.instructions, m, c.code_bytes, c.equal, c.cycles) for c, m in zip(counts, macs, strict=True)]
