@@ -154,7 +154,7 @@ def main() -> None:
     """Run until all agree or the first differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=200, help="of every operator, on every board")
-    parser.add_argument("--ops", nargs="+", choices=NAMED, default=NAMED, help="only these operators")
+    parser.add_argument("--ops", nargs="+", choices=NAMED, default=NAMED, metavar="OP", help="only these operators")
     parser.add_argument("--floats", action="store_true", help="operators in float32, instead of those of integers")
     parser.add_argument("--keep", type=Path, help="file of what is done, and is not done again")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
