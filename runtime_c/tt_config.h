@@ -10,9 +10,9 @@
  *   TT_HAS_THUMB2     shifted operands: all but Cortex-M0, M0+ and M1
  *   TT_HAS_THUMB1     assembly for Armv6-M: not for -Os, where GCC has too few registers left
  *   TT_HAS_MVE        Helium on integers; TT_HAS_MVE_FLOAT: on float32
- *   TT_HAS_FPU        square roots, and float32 to integers, in one instruction each, which rounds as all floats here do: to
- *                     nearest (FPSCR). It is assembly, which no flag turns into a call of a library; a compiler that does
- *                     not know GCC's assembly computes the same bits in integers
+ *   TT_HAS_FPU        in one instruction each, which rounds as all floats here do, to nearest (FPSCR): square roots, float32
+ *                     to integers, products that are rounded and then added. It is assembly, which no flag turns into a
+ *                     call of a library; a compiler that does not know GCC's assembly computes the same bits in C
  *   TT_PAGE_PORT      name of a header with a port's own page moves, for instance by DMA: see tt_page.h
  *
  * Without optimisation (-O0) assembly and intrinsics are off, except those of TT_HAS_FPU: constants in them would not be

@@ -86,20 +86,17 @@ static inline TT_ALWAYS void tt_sums4(
     int32_t m0, m1, m2, m3;
     uint32_t x01, x23;
     const uint32_t q02 = four << 8 & TT_ODD_BYTES, q13 = four & TT_ODD_BYTES;
-    __asm__ volatile("ldrd %0, %1, [%2], #8" : "=&r"(x01), "=&r"(x23), "+r"(*x) : : "memory");
-    __asm__ volatile("smlawb %0, %1, %2, %3\n\tsmlawb %0, %4, %5, %0"
-        : "=&r"(m0)
-        : "r"(gradient), "r"(x01), "r"(half), "r"(kept), "r"(q02));
-    __asm__ volatile("smlawb %0, %1, %2, %3\n\tsmlawt %0, %4, %5, %0"
-        : "=&r"(m2)
-        : "r"(gradient), "r"(x23), "r"(half), "r"(kept), "r"(q02));
+    __asm__ volatile("smlawb %0, %1, %2, %3" : "=r"(m0) : "r"(kept), "r"(q02), "r"(half));
+    __asm__ volatile("smlawt %0, %1, %2, %3" : "=r"(m2) : "r"(kept), "r"(q02), "r"(half));
+    __asm__ volatile("smlawb %0, %1, %2, %3" : "=r"(m1) : "r"(kept), "r"(q13), "r"(half));
+    __asm__ volatile("smlawt %0, %1, %2, %3" : "=r"(m3) : "r"(kept), "r"(q13), "r"(half));
+    __asm__ volatile("ldr %0, [%1], #4" : "=r"(x01), "+r"(*x) : : "memory");
+    __asm__ volatile("smlawb %0, %1, %2, %0" : "+r"(m0) : "r"(gradient), "r"(x01));
+    __asm__ volatile("smlawt %0, %1, %2, %0" : "+r"(m1) : "r"(gradient), "r"(x01));
+    __asm__ volatile("ldr %0, [%1], #4" : "=r"(x23), "+r"(*x) : : "memory");
+    __asm__ volatile("smlawb %0, %1, %2, %0" : "+r"(m2) : "r"(gradient), "r"(x23));
+    __asm__ volatile("smlawt %0, %1, %2, %0" : "+r"(m3) : "r"(gradient), "r"(x23));
     __asm__ volatile("pkhtb %0, %1, %2, asr #16" : "=r"(*even) : "r"(m2), "r"(m0));
-    __asm__ volatile("smlawt %0, %1, %2, %3\n\tsmlawb %0, %4, %5, %0"
-        : "=&r"(m1)
-        : "r"(gradient), "r"(x01), "r"(half), "r"(kept), "r"(q13));
-    __asm__ volatile("smlawt %0, %1, %2, %3\n\tsmlawt %0, %4, %5, %0"
-        : "=&r"(m3)
-        : "r"(gradient), "r"(x23), "r"(half), "r"(kept), "r"(q13));
     __asm__ volatile("pkhtb %0, %1, %2, asr #16" : "=r"(*odd) : "r"(m3), "r"(m1));
 }
 
@@ -151,46 +148,55 @@ static inline uint32_t tt_move_velocities4(
     return word;
 }
 
-/* Four velocities and weights, one word further each. */
-static inline TT_ALWAYS uint32_t tt_move_both4(const tt_velocities *by, int32_t step, uint32_t noise, int8_t *w,
-    int8_t *velocity, const int16_t **x, int32_t half, int32_t limit)
-{
-    uint32_t four, even, odd;
-    int32_t m0, m1, m2, m3;
-    memcpy(&four, velocity, sizeof four);
-    tt_sums4(&even, &odd, x, four, by->gradient, by->kept, half);
-    const uint32_t moved = tt_velocities4(&even, &odd, noise);
-    memcpy(velocity, &moved, sizeof moved);
-    __asm__ volatile("" : : : "memory");
-    __asm__ volatile("smlawb %0, %1, %2, %3" : "=r"(m0) : "r"(step), "r"(even), "r"(half));
-    __asm__ volatile("smlawt %0, %1, %2, %3" : "=r"(m2) : "r"(step), "r"(even), "r"(half));
-    __asm__ volatile("pkhtb %0, %1, %2, asr #16" : "=r"(even) : "r"(m2), "r"(m0));
-    __asm__ volatile("smlawb %0, %1, %2, %3" : "=r"(m1) : "r"(step), "r"(odd), "r"(half));
-    __asm__ volatile("smlawt %0, %1, %2, %3" : "=r"(m3) : "r"(step), "r"(odd), "r"(half));
-    __asm__ volatile("pkhtb %0, %1, %2, asr #16" : "=r"(odd) : "r"(m3), "r"(m1));
-    memcpy(&four, w, sizeof four);
-    even = tt_sub_saturated(tt_with_bytes(four << 8 & TT_ODD_BYTES, noise), even);
-    odd = tt_sub_saturated(tt_with_upper_bytes(four & TT_ODD_BYTES, noise), odd);
-    four = tt_within4(tt_with_upper_bytes(odd & TT_ODD_BYTES, even), limit);
-    memcpy(w, &four, sizeof four);
-    __asm__ volatile("" : : : "memory");
-    return tt_bits_of4(moved);
-}
+/* Four velocities and weights: loads, what is kept of velocities and what inputs add, velocities of these sums rounded by
+ * noise, moves by twice the sums, weights less these rounded by noise, both within their limits. `held`: of weights. */
+#define TT_MOVE_BOTH4(held) \
+    "ldr %[a], [%[v]]\n\tlsl %[b], %[a], #8\n\tand %[b], %[b], #0xff00ff00\n\tand %[a], %[a], #0xff00ff00\n\t" \
+    "smlawb %[c], %[kept], %[b], %[half]\n\tsmlawt %[b], %[kept], %[b], %[half]\n\t" \
+    "smlawb %[d], %[kept], %[a], %[half]\n\tsmlawt %[a], %[kept], %[a], %[half]\n\t" \
+    "ldr %[e], [%[x]], #4\n\tsmlawb %[c], %[gradient], %[e], %[c]\n\tsmlawt %[d], %[gradient], %[e], %[d]\n\t" \
+    "ldr %[e], [%[x]], #4\n\tsmlawb %[b], %[gradient], %[e], %[b]\n\tsmlawt %[a], %[gradient], %[e], %[a]\n\t" \
+    "pkhtb %[c], %[b], %[c], asr #16\n\tpkhtb %[d], %[a], %[d], asr #16\n\t" \
+    "uxtb16 %[a], %[word], ror #16\n\tqadd16 %[c], %[c], %[c]\n\tqadd16 %[a], %[a], %[c]\n\t" \
+    "uxtb16 %[b], %[word], ror #24\n\tqadd16 %[d], %[d], %[d]\n\tqadd16 %[b], %[b], %[d]\n\t" \
+    "and %[b], %[b], #0xff00ff00\n\tuxtab16 %[b], %[b], %[a], ror #8\n\t" \
+    "smlawb %[a], %[step], %[c], %[half]\n\tsmlawt %[c], %[step], %[c], %[half]\n\tpkhtb %[c], %[c], %[a], asr #16\n\t" \
+    "smlawb %[a], %[step], %[d], %[half]\n\tsmlawt %[d], %[step], %[d], %[half]\n\tpkhtb %[d], %[d], %[a], asr #16\n\t" \
+    "ldr %[a], [%[w]]\n\tlsl %[e], %[a], #8\n\tand %[e], %[e], #0xff00ff00\n\tuxtab16 %[e], %[e], %[word]\n\t" \
+    "qsub16 %[e], %[e], %[c]\n\tand %[a], %[a], #0xff00ff00\n\tuxtab16 %[a], %[a], %[word], ror #8\n\t" \
+    "qsub16 %[a], %[a], %[d]\n\tand %[a], %[a], #0xff00ff00\n\tuxtab16 %[a], %[a], %[e], ror #8\n\t" \
+    "mov %[c], #0x81818181\n\tssub8 %[d], %[b], %[c]\n\tsel %[b], %[b], %[c]\n\tstr %[b], [%[v]], #4\n\t" held \
+    "str %[a], [%[w]], #4\n\teor %[b], %[b], %[b], lsl #1\n\torr %[seen], %[seen], %[b]\n\t" \
+    "eor %[word], %[word], %[word], lsl #13\n\teor %[word], %[word], %[word], lsr #17\n\t" \
+    "eor %[word], %[word], %[word], lsl #5\n\t"
+#define TT_HELD_BY_127 "ssub8 %[d], %[a], %[c]\n\tsel %[a], %[a], %[c]\n\t"
+#define TT_HELD_BY_LIMIT \
+    "ldr %[c], %[low]\n\t" TT_HELD_BY_127 "ldr %[c], %[high]\n\tssub8 %[d], %[c], %[a]\n\tsel %[a], %[a], %[c]\n\t"
+/* Eight in a turn; the first turn may be the second half of one. */
+#define TT_MOVE_BOTH(held) \
+    __asm__ volatile("cmp %[a], #0\n\tbne 2f\n\t1:\n\t" TT_MOVE_BOTH4(held) "2:\n\t" TT_MOVE_BOTH4(held) \
+                     "ldr %[a], %[end]\n\tcmp %[x], %[a]\n\tbne 1b" \
+                     : [a] "+&r"(a), [b] "=&r"(b), [c] "=&r"(c), [d] "=&r"(d), [e] "=&r"(e), [w] "+&r"(w), \
+                     [v] "+&r"(velocity), [x] "+&r"(x), [word] "+&r"(word), [seen] "+&r"(seen) \
+                     : [gradient] "r"(by->gradient), [kept] "r"(by->kept), [step] "r"(row->step), [half] "r"(1 << 15), \
+                     [end] "m"(end), [low] "m"(low), [high] "m"(high) \
+                     : "cc", "memory")
 
 /* Moves velocities and weights, four at a time, but for those that are not a multiple of four. The word of these. */
-static inline TT_ALWAYS uint32_t tt_move_both(
+static inline uint32_t tt_move_both(
     tt_velocities *by, const tt_dense_row *row, int8_t *velocity, const int16_t *x, int32_t limit)
 {
-    const tt_velocities own = *by;
-    const int32_t step = row->step, count = row->count & ~3;
-    int8_t *w = row->w + count, *v = velocity + count; /* ends: the index alone moves, and ends the loop */
-    int32_t half = 1 << 15;
-    uint32_t word = row->word, seen = 0;
-    __asm__("" : "+r"(half), "+r"(w), "+r"(v)); /* stay what they are, rather than what they are made of */
-    for (int32_t i = -count; i != 0; i += 4) {
-        __asm__("" : "+r"(i));
-        seen |= tt_move_both4(&own, step, word, w + i, v + i, &x, half, limit);
-        word = tt_next_word(word);
+    const int16_t *const end = x + (row->count & ~3);
+    const uint32_t high = (uint32_t)limit * TT_EACH_BYTE, low = (uint32_t)(256 - limit) * TT_EACH_BYTE;
+    int8_t *w = row->w;
+    uint32_t word = row->word, seen = 0, a = (uint32_t)row->count & 4u, b, c, d, e;
+    if (x == end) {
+        return word;
+    }
+    if (limit == 127) {
+        TT_MOVE_BOTH(TT_HELD_BY_127);
+    } else {
+        TT_MOVE_BOTH(TT_HELD_BY_LIMIT);
     }
     by->seen |= tt_seen(seen);
     return word;
@@ -251,7 +257,8 @@ TT_SHARED int8_t tt_dense_momentum_fine(int8_t *w, int8_t *fraction, int8_t *vel
         const int32_t exponent = shift[o] + rate[1] + (signs ? 0 : p) + 8 - 31;
         tt_dense_row row = {w + o * inputs, f, inputs, limit, 0, false, g[o], size, exponent, word};
         by.unit = p + (signs ? shift[o] : shift[o] >> 1);
-        by.gradient = tt_scaled(g[o] * (1 << 22), rate[4], rate[5] - 31 + by.unit - state[0] + 10);
+        const int32_t lifted = g[o] * (1 << 22); /* often 0, of which nothing has to be scaled */
+        by.gradient = lifted == 0 ? 0 : tt_scaled(lifted, rate[4], rate[5] - 31 + by.unit - state[0] + 10);
         int32_t step = signs
             ? tt_scaled(1, size, exponent)
             : tt_scaled_one(tt_high_multiply(size, samples), exponent - rate[5] - by.unit + state[0] + 25);

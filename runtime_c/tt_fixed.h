@@ -344,14 +344,26 @@ static inline float tt_exponent_factor(int32_t exponent)
     return tt_exp2i(tt_clamp(exponent, -126, 127));
 }
 
-/* round(g * inverse * factor) in +-127, 0 for NaN; *peak gathers the bits of the largest |g * inverse|. */
-static inline int8_t tt_quantise_error(float g, float inverse, float factor, int32_t *peak)
+/* The bits of the least magnitude that 2^-exponent makes 127.5, which rounds beyond 127. */
+static inline int32_t tt_error_edge(int32_t exponent)
+{
+    return (int32_t)tt_bits(127.5f * tt_exponent_factor(exponent));
+}
+
+/* round(g * inverse * factor) in +-127, 0 for NaN; *peak gathers the bits of the largest |g * inverse|. A magnitude below
+ * the peak and the edge (of the factor) changes neither. */
+static inline int8_t tt_quantise_error(float g, float inverse, float factor, int32_t edge, int32_t *peak)
 {
     const float value = g * inverse;
     const int32_t magnitude = (int32_t)(tt_bits(value) & 0x7fffffffu);
-    const int32_t kept = magnitude > 0x7f800000 ? 0 : magnitude; /* NaN */
-    *peak = kept > *peak ? kept : *peak; /* a store in any case, so that the peak of a loop is in a register */
-    return (int8_t)tt_clamp(tt_rounded_near(value * factor), -127, 127);
+    int32_t rounded = tt_rounded_near(value * factor), top = *peak;
+    if (!TT_LIKELY(magnitude < edge) || !TT_LIKELY(magnitude < top)) {
+        const int32_t kept = magnitude > 0x7f800000 ? 0 : magnitude; /* NaN */
+        rounded = tt_clamp(rounded, -127, 127);
+        top = kept > top ? kept : top;
+    }
+    *peak = top; /* a store in any case, so that the peak of a loop is in a register */
+    return (int8_t)rounded;
 }
 
 /* A stream keeps the last few rows of an image, row r in slot r modulo `slots`, slots `pitch` elements apart. Of `rows` rows

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
-/* Floats that are neighbours in memory, loaded together: two with multiply-adds that take one half of them, and runs of eight
- * that an optimizer moves.
+/* Floats that are neighbours in memory, loaded together: two with multiply-adds that take one half of them, runs of eight that
+ * an optimizer moves, and runs of twelve that a clip keeps between its bounds.
  *
  * An FPU without vectors loads a pair of registers as fast as one, and each half is then an operand of its own. C has
  * no type for that which compilers keep in registers, so with GCC for Arm a pair is a double that is never computed
@@ -13,7 +13,7 @@
 
 #include "tt_runtime.h"
 
-#if TT_HAS_FMA && defined(__ARM_FEATURE_FMA) && defined(__arm__) && defined(__GNUC__) && !defined(__clang__)
+#if TT_HAS_FPU && !defined(__clang__)
 typedef double tt_float_pair __attribute__((may_alias));
 
 /* x points to two floats, not always to a multiple of 8 bytes as C wants for a double: what GCC loads it with (VLDR,
@@ -27,13 +27,13 @@ static inline tt_float_pair tt_load_pair(const float *x)
 #define TT_FMA_HALVES(name, first, second) \
     static inline float name(tt_float_pair x, tt_float_pair y, float sum) \
     { \
-        __asm__("vfma.f32 %0, " first ", " second : "+t"(sum) : "w"(x), "w"(y)); \
+        __asm__(TT_ADD_PRODUCT "%0, " first ", " second : "+t"(sum) : "w"(x), "w"(y)); \
         return sum; \
     }
 #define TT_FMA_HALF(name, first) \
     static inline float name(tt_float_pair x, float y, float sum) \
     { \
-        __asm__("vfma.f32 %0, " first ", %2" : "+t"(sum) : "w"(x), "t"(y)); \
+        __asm__(TT_ADD_PRODUCT "%0, " first ", %2" : "+t"(sum) : "w"(x), "t"(y)); \
         return sum; \
     }
 TT_FMA_HALVES(tt_fma_00, "%1", "%2")
@@ -65,15 +65,15 @@ static inline tt_float_pair tt_mul_both(tt_float_pair x, float y)
 
 static inline tt_float_pair tt_fma_both(tt_float_pair x, float y, tt_float_pair sum)
 {
-    __asm__("vfma.f32 %0, %1, %2\n\tvfma.f32 %p0, %p1, %2" : "+&w"(sum) : "w"(x), "t"(y));
+    __asm__(TT_ADD_PRODUCT "%0, %1, %2\n\t" TT_ADD_PRODUCT "%p0, %p1, %2" : "+&w"(sum) : "w"(x), "t"(y));
     return sum;
 }
 
 /* Eight gradients in s0 to s7 and eight weights in s8 to s15, by one load each: VLDM asks for a multiple of 4, as above. */
 #define TT_EACH_OF_8(of) of(0, 8) of(1, 9) of(2, 10) of(3, 11) of(4, 12) of(5, 13) of(6, 14) of(7, 15)
 #define TT_RUN_SCALED(g, w) "vmul.f32 s" #g ", s" #g ", %[scale]\n\t"
-#define TT_RUN_DECAYED(g, w) "vfma.f32 s" #g ", s" #w ", %[decay]\n\t"
-#define TT_RUN_MOVED(g, w) "vfms.f32 s" #w ", s" #g ", %[rate]\n\t"
+#define TT_RUN_DECAYED(g, w) TT_ADD_PRODUCT "s" #g ", s" #w ", %[decay]\n\t"
+#define TT_RUN_MOVED(g, w) TT_SUB_PRODUCT "s" #w ", s" #g ", %[rate]\n\t"
 #define TT_RUN_ADDED(g, w) "vadd.f32 s" #w ", s" #w ", s" #g "\n\t"
 #define TT_RUNS_OF_8(moves, ...) \
     for (; count >= 8; count -= 8) { \
@@ -84,8 +84,24 @@ static inline tt_float_pair tt_fma_both(tt_float_pair x, float y, tt_float_pair 
                          "s15", "memory"); \
     }
 
+
+/* Twelve elements in s0 to s11. %[low] and %[high] are compared so that a NaN stays. An FPv5 chooses without a branch. */
+#define TT_EACH_OF_12(of) of(0) of(1) of(2) of(3) of(4) of(5) of(6) of(7) of(8) of(9) of(10) of(11)
+#define TT_RAISED(x) "vcmp.f32 %[low], s" #x "\n\tvmrs APSR_nzcv, fpscr\n\tit gt\n\tvmovgt.f32 s" #x ", %[low]\n\t"
+#define TT_LOWERED(x) "vcmp.f32 s" #x ", %[high]\n\tvmrs APSR_nzcv, fpscr\n\tit gt\n\tvmovgt.f32 s" #x ", %[high]\n\t"
+#define TT_RAISED_FPV5(x) "vcmp.f32 %[low], s" #x "\n\tvmrs APSR_nzcv, fpscr\n\tvselgt.f32 s" #x ", %[low], s" #x "\n\t"
+#define TT_LOWERED_FPV5(x) "vcmp.f32 s" #x ", %[high]\n\tvmrs APSR_nzcv, fpscr\n\tvselgt.f32 s" #x ", %[high], s" #x "\n\t"
+#define TT_RUNS_OF_12(moves, ...) \
+    for (; count >= 12; count -= 12) { \
+        __asm__ volatile("vldmia %[x]!, {s0-s11}\n\t" moves "vstmia %[y]!, {s0-s11}" \
+                         : [x] "+r"(x), [y] "+r"(y) \
+                         : __VA_ARGS__ \
+                         : "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "cc", "memory"); \
+    }
+
 #else
 #define TT_RUNS_OF_8(moves, ...)
+#define TT_RUNS_OF_12(moves, ...)
 typedef struct {
     float first, second;
 } tt_float_pair;
@@ -192,5 +208,32 @@ TT_SHARED void tt_accumulate(float *w, const float *g, int32_t count)
         *w = *w + *g;
     }
 }
+
+/* Loops over `count` elements that a clip keeps at `low` and above, at `high` and below, or both. */
+#define TT_CLIPS(ending, raised, lowered) \
+    TT_SHARED void tt_clip_low##ending(float *y, const float *x, float low, int32_t count) \
+    { \
+        TT_RUNS_OF_12(TT_EACH_OF_12(raised), [low] "t"(low)) \
+        for (; count > 0; count--, x++, y++) { \
+            *y = *x < low ? low : *x; \
+        } \
+    } \
+    TT_SHARED void tt_clip_high##ending(float *y, const float *x, float high, int32_t count) \
+    { \
+        TT_RUNS_OF_12(TT_EACH_OF_12(lowered), [high] "t"(high)) \
+        for (; count > 0; count--, x++, y++) { \
+            *y = high < *x ? high : *x; \
+        } \
+    } \
+    TT_SHARED void tt_clip_both##ending(float *y, const float *x, float low, float high, int32_t count) \
+    { \
+        TT_RUNS_OF_12(TT_EACH_OF_12(raised) TT_EACH_OF_12(lowered), [low] "t"(low), [high] "t"(high)) \
+        for (; count > 0; count--, x++, y++) { \
+            const float raised_x = *x < low ? low : *x; \
+            *y = high < raised_x ? high : raised_x; \
+        } \
+    }
+TT_CLIPS(, TT_RAISED, TT_LOWERED)
+TT_CLIPS(_fpv5, TT_RAISED_FPV5, TT_LOWERED_FPV5)
 
 #endif

@@ -45,7 +45,7 @@ static inline TT_ALWAYS tt_span tt_windows_over(int32_t place, int32_t taps, int
 #define TT_POOL_SCALED_C(a, n) ((a) * (n))
 #define TT_POOL_DIVIDED_C(a, n) ((a) / (n))
 
-#if TT_HAS_FMA && defined(__ARM_FEATURE_FMA) && defined(__arm__) && defined(__GNUC__) && !defined(__clang__)
+#if TT_HAS_FPU && !defined(__clang__)
 #define TT_POOL_LARGEST_ASM(a, v) "vcmp.f32 s" #v ", s" #a "\n\tvmrs APSR_nzcv, fpscr\n\tit gt\n\tvmovgt.f32 s" #a ", s" #v "\n\t"
 #define TT_POOL_LARGEST_FPV5_ASM(a, v) "vmaxnm.f32 s" #a ", s" #a ", s" #v "\n\t"
 #define TT_POOL_UNSIGNED_ZERO_ASM(a, n) "vadd.f32 s" #a ", s" #a ", s" #n "\n\t"
@@ -71,11 +71,18 @@ static inline TT_ALWAYS tt_span tt_windows_over(int32_t place, int32_t taps, int
 #define TT_POOL_NUMBER_16(step, of) step(of, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16)
 #define TT_POOL_BLOCKS(size, sums, values, each, end) \
     for (; channels >= size; channels -= size, from += size) { \
+        if (step == size) { \
+            TT_POOL_RUN(size, sums, "vldmia %[at]!, {" values "}\n\t", each, end) \
+        } else { \
+            TT_POOL_RUN(size, sums, "vldmia %[at], {" values "}\n\tadd %[at], %[at], %[step]\n\t", each, end) \
+        } \
+    }
+#define TT_POOL_RUN(size, sums, load, each, end) \
+    { \
         const float *at = from; \
         int32_t r = rows, s; \
         __asm__ volatile(TT_POOL_BEGIN_##size "1:\n\tmov %[s], %[columns]\n\t" \
-                         "2:\n\tvldmia %[at], {" values "}\n\tadd %[at], %[at], %[step]\n\t" \
-                         TT_POOL_VALUES_##size(TT_POOL_EACH_##size, each) \
+                         "2:\n\t" load TT_POOL_VALUES_##size(TT_POOL_EACH_##size, each) \
                          "subs %[s], %[s], #1\n\tbne 2b\n\tadd %[at], %[at], %[next]\n\tsubs %[r], %[r], #1\n\tbne 1b\n\tvmov s16, %[n]\n\t" \
                          TT_POOL_NUMBER_##size(TT_POOL_EACH_##size, end) "vstmia %[to]!, {" sums "}" \
                          : [to] "+&r"(to), [at] "+&r"(at), [r] "+&r"(r), [s] "=&r"(s) \

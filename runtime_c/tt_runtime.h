@@ -20,8 +20,22 @@
 
 /* TT_FMA(a, b, c): a * b + c, fused where the target can do that and the network is not of integers. The header of a
  * generated project says so (TT_HAS_FMA), so that every machine computes what the target does: one without the
- * instruction takes tt_fmaf. */
-#if !TT_HAS_FMA
+ * instruction takes tt_fmaf. Where it does not fuse, an FPU has an instruction that rounds both, which GCC does not use. */
+#if TT_HAS_FMA
+#define TT_ADD_PRODUCT "vfma.f32 "
+#define TT_SUB_PRODUCT "vfms.f32 "
+#else
+#define TT_ADD_PRODUCT "vmla.f32 "
+#define TT_SUB_PRODUCT "vmls.f32 "
+#endif
+#if !TT_HAS_FMA && TT_HAS_FPU
+#define TT_FMA(a, b, c) tt_mla((a), (b), (c))
+static inline TT_ALWAYS float tt_mla(float a, float b, float c)
+{
+    __asm__(TT_ADD_PRODUCT "%0, %1, %2" : "+t"(c) : "t"(a), "t"(b));
+    return c;
+}
+#elif !TT_HAS_FMA
 #define TT_FMA(a, b, c) ((a) * (b) + (c))
 #elif defined(__ARM_FEATURE_FMA) || defined(__FP_FAST_FMAF) || defined(__FMA__)
 #define TT_FMA(a, b, c) __builtin_fmaf((a), (b), (c))
@@ -260,9 +274,18 @@ static inline float tt_tanhf(float x)
         return size > 0x7f800000u ? x : tt_from_bits(0x3f800000u | sign);
     }
     const float *const part = parts[(int32_t)(size >> 21) - 505];
+#if TT_HAS_FPU
+    float y;
+    __asm__("vldmia %1, {s0-s6}\n\tvsub.f32 s0, %2, s0\n\t" TT_ADD_PRODUCT "s5, s0, s6\n\t" TT_ADD_PRODUCT "s4, s0, s5\n\t"
+            TT_ADD_PRODUCT "s3, s0, s4\n\t" TT_ADD_PRODUCT "s2, s0, s3\n\t" TT_ADD_PRODUCT "s1, s0, s2\n\tvmov %0, s1"
+            : "=r"(y) : "r"(part), "t"(tt_from_bits(size)), "m"(*(const float(*)[8])part)
+            : "s0", "s1", "s2", "s3", "s4", "s5", "s6");
+    return tt_from_bits(tt_bits(y) | sign);
+#else
     const float t = tt_from_bits(size) - part[0];
     const float far = TT_FMA(t, TT_FMA(t, TT_FMA(t, part[6], part[5]), part[4]), part[3]);
     return tt_from_bits(tt_bits(TT_FMA(t, TT_FMA(t, far, part[2]), part[1])) | sign);
+#endif
 }
 
 /* Error function. Error < 1.5 ulp. fit 2^-31 below 0.92; above, 1 - exp(p(x)) with p = log(erfc). */

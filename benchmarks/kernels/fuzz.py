@@ -5,6 +5,7 @@ six boards in QEMU. Kernels of a few rows: calls of 1 and 3 rows on the host, of
 
     python -m benchmarks fuzz --cases 200
     python -m benchmarks fuzz --cases 200 --ops QConv QConvGradInput
+    python -m benchmarks fuzz --floats --ops Softmax     # float32: rounded apart, and fused
     python -m benchmarks fuzz --keep done.jsonl --jobs 1       # again after an end: goes on where it was,
                                                                        # unless kernels or cases have changed since
 
@@ -27,6 +28,7 @@ from testing.cores import NAMES
 from testing.cores import VECTORS as VECTOR_CORES
 from testing.kernels.boards import measure
 from testing.kernels.by_row_blocks import by_row_blocks
+from testing.kernels.float_fuzz import FLOATS, check_floats_on_board, check_floats_on_host
 from testing.kernels.fuzz import INTEGERS, POOLS, check_on_board, check_rows_on_board, fuzz_cases, row_cases
 from testing.kernels.sanitised import SCALAR, run_sanitised
 from testing.kernels.sanitised import VECTORS as FEATURES
@@ -37,6 +39,7 @@ CHUNK = 10
 """Cases of every op in one image."""
 ALL = (*INTEGERS, *POOLS)
 """Every operator whose results are integers."""
+NAMED = tuple(dict.fromkeys((*ALL, *FLOATS)))
 SOURCES = (("runtime_c", "h"), ("compiler", "py"), ("testing", "py"), ("targets", "toml"))
 """Folder, and how names of files in it end."""
 
@@ -74,6 +77,13 @@ def check_rows(count: int, first: int, ops: Sequence[str] = ALL) -> int:
             run_sanitised(cases, Path(folder), context=context, make=partial(by_row_blocks, step=step, ring=True))
         done += len(cases)
     return done
+
+
+def float_checks_of(chosen: Sequence[str]) -> dict[str, Callable[[int, int], int]]:
+    """The same of operators in float32."""
+    ops = tuple(op for op in chosen if op in FLOATS)
+    on_boards = {f"floats, {target}": partial(check_floats_on_board, target, ops=ops) for target in NAMES}
+    return {"floats, host, sanitised": partial(check_floats_on_host, ops=ops), **on_boards}
 
 
 def checks_of(chosen: Sequence[str]) -> dict[str, Callable[[int, int], int]]:
@@ -144,9 +154,11 @@ def main() -> None:
     """Run until all agree or the first differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=200, help="of every operator, on every board")
-    parser.add_argument("--ops", nargs="+", choices=ALL, default=ALL, help="only these operators")
+    parser.add_argument("--ops", nargs="+", choices=NAMED, default=NAMED, metavar="OP", help="only these operators")
+    parser.add_argument("--floats", action="store_true", help="operators in float32, instead of those of integers")
     parser.add_argument("--keep", type=Path, help="file of what is done, and is not done again")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
     flags = parser.parse_args()
     print(f"operators: {', '.join(flags.ops)}", flush=True)
-    run(checks_of(tuple(flags.ops)), flags.cases, Done(flags.keep, flags.ops), flags.jobs)
+    checks = float_checks_of(flags.ops) if flags.floats else checks_of(flags.ops)
+    run(checks, flags.cases, Done(flags.keep, flags.ops), flags.jobs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -38,27 +38,30 @@ def measure(
     fuse_multiply_add: bool = True,
     make: Make | None = None,
     cycles: bool = False,
+    expected: Sequence[Sequence[bytes]] | None = None,
 ) -> list[Measured]:
     """Lower, build and run all cases; make: other kernels than those of whole nodes;
     cycles: also by the target's model. Without fuse_multiply_add, float32 results are compared with the exact
-    reference, if there is one. Errors: CompileError E0602."""
+    reference, if there is one. expected: bytes of every output, to compare with instead. Errors: CompileError E0602."""
     target = load_target(target_name)
     nodes = [case.node() for case in cases]
     context = kernel_context(target.features, fuse_multiply_add)
-    kernels = [_kernel(node, f"{PREFIX}_{i}", context, fuse_multiply_add, make) for i, node in enumerate(nodes)]
+    kernels = [_kernel(node, f"{PREFIX}_{i}", context, make) for i, node in enumerate(nodes)]
     runs = [
         _run(node, case, *made, exact=not fuse_multiply_add)
         for node, case, made in zip(nodes, cases, kernels, strict=True)
     ]
+    if expected is not None:
+        runs = [replace(run, expected=tuple(found)) for run, found in zip(runs, expected, strict=True)]
     counts = count_kernels(runs, target, find_tools(target), runtime_headers(), cycles, fuse_multiply_add)
     macs = [op_def(node.op).macs(node) for node in nodes]
     return [Measured(c.instructions, m, c.code_bytes, c.equal, c.cycles) for c, m in zip(counts, macs, strict=True)]
 
 
-def _kernel(node: Node, name: str, context: KernelContext, fused: bool, make: Make | None) -> tuple[Kernel, int]:
+def _kernel(node: Node, name: str, context: KernelContext, make: Make | None) -> tuple[Kernel, int]:
     if make is not None:
         return make(node, name, context)
-    return lower_node(node, name, context, fused), op_def(node.op).scratch(node)
+    return lower_node(node, name, context), op_def(node.op).scratch(node)
 
 
 def _run(node: Node, case: Case, kernel: Kernel, scratch_bytes: int, exact: bool) -> KernelRun:

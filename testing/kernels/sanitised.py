@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Sequence
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,7 @@ HEAD = """#include "tt_float_pairs.h"
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
-static FILE *data;
+static FILE *data, *results;
 static void *operand(size_t bytes, bool filled)
 {
     void *const block = malloc(bytes);
@@ -57,11 +58,11 @@ static void alike(const void *got, const void *expected, size_t bytes, int index
         exit(1);
     }
 }
-static void check(const void *got, size_t bytes, int index)
+static void found(const void *got, size_t bytes)
 {
-    void *const expected = operand(bytes, true);
-    alike(got, expected, bytes, index);
-    free(expected);
+    if (fwrite(got, 1, bytes, results) != bytes) {
+        exit(3);
+    }
 }
 """
 
@@ -77,20 +78,38 @@ def run_sanitised(
     change: Callable[[str], str] = lambda source: source,
     context: KernelContext = SCALAR,
     make: Make = whole,
+    exact: bool = False,
 ) -> None:
-    """Run all cases in one program; AssertionError with the first error. change: applied to the kernels' C text."""
-    kernels, calls, data = "", "", bytearray()
-    for index, case in enumerate(cases):
+    """Run all cases in one program; AssertionError with the first error. change: applied to the kernels' C text.
+
+    exact: floats are compared too, with the exact references.
+    """
+    for index, (case, found) in enumerate(zip(cases, on_host(cases, folder, change, context, make), strict=True)):
         node = case.node()
+        for value, got, wanted in zip(node.outputs, found, run_node(node, case.float32(), exact), strict=True):
+            assert exact or value.dtype != "float32", "floats are not compared to the byte here"
+            assert got == np.ascontiguousarray(wanted).tobytes(), f"kernel {index} differs: {case}"
+
+
+def on_host(
+    cases: Sequence[Case],
+    folder: Path,
+    change: Callable[[str], str] = lambda source: source,
+    context: KernelContext = SCALAR,
+    make: Make = whole,
+    flags: Sequence[str] = (),
+) -> list[list[bytes]]:
+    """Return the outputs of all cases, run in one program; AssertionError with the first error of a sanitiser."""
+    kernels, calls, data = "", "", bytearray()
+    nodes = [case.node() for case in cases]
+    for index, (case, node) in enumerate(zip(cases, nodes, strict=True)):
         kernel, scratch_bytes = make(node, f"k{index}", context)
         kernels += f"{kernel.declaration}\n{change(kernel.source)}"
         arrays = [np.ascontiguousarray(array).tobytes() for array in case.float32()]
         data += b"".join(arrays)
         calls += _call(index, [len(a) for a in arrays], node, scratch_bytes if kernel.scratch_dtype else None)
-        for value, expected in zip(node.outputs, run_node(node, case.float32()), strict=True):
-            assert value.dtype != "float32", "floats are not compared to the byte here"
-            data += np.ascontiguousarray(expected).tobytes()
-    _run(kernels, calls, bytes(data), folder)
+    results = BytesIO(_run(kernels, calls, bytes(data), folder, flags))
+    return [[results.read(value.size_bytes) for value in node.outputs] for node in nodes]
 
 
 def run_alike(cases: Sequence[Case], folder: Path, context: KernelContext, one: Make, other: Make) -> None:
@@ -115,18 +134,21 @@ def run_alike(cases: Sequence[Case], folder: Path, context: KernelContext, one: 
     _run(kernels, calls, bytes(data), folder)
 
 
-def _run(kernels: str, calls: str, data: bytes, folder: Path) -> None:
-    main = f'int main(void) {{ data = fopen("data.bin", "rb"); if (data == NULL) {{ return 3; }}\n{calls}return 0; }}\n'
+def _run(kernels: str, calls: str, data: bytes, folder: Path, flags: Sequence[str] = ()) -> bytes:
+    """Build and run a program; return what it found."""
+    files = 'data = fopen("data.bin", "rb"); results = fopen("found.bin", "wb");'
+    main = f"int main(void) {{ {files} if (!data || !results) {{ return 3; }}\n{calls}return fclose(results); }}\n"
     (folder / "data.bin").write_bytes(data)
     (folder / "fuzz.c").write_text(HEAD + kernels + main)
-    command = ["gcc", *FLAGS, f"-I{data_dir('runtime_c')}", "fuzz.c", "-o", "fuzz", "-lm"]
+    command = ["gcc", *FLAGS, *flags, f"-I{data_dir('runtime_c')}", "fuzz.c", "-o", "fuzz", "-lm"]
     for step in (command, ["./fuzz"]):
         finished = subprocess.run(step, cwd=folder, capture_output=True, text=True, check=False)
         assert finished.returncode == 0, finished.stderr[:4000]
+    return (folder / "found.bin").read_bytes()
 
 
 def _call(index: int, sizes: Sequence[int], node: Node, scratch_bytes: int | None) -> str:
-    """C statements: operands, outputs and scratch in blocks of their own, the kernel, comparison."""
+    """C statements: operands, outputs and scratch in blocks of their own, the kernel, its results."""
     alias = dict(alias_of(node))
     lines = [f"void *i{n} = operand({size}u, true);" for n, size in enumerate(sizes)]
     names = [f"i{alias[n]}" if n in alias else f"o{n}" for n in range(len(node.outputs))]
@@ -138,6 +160,6 @@ def _call(index: int, sizes: Sequence[int], node: Node, scratch_bytes: int | Non
         arguments.append("scratch")
     lines.append(f"k{index}({', '.join(arguments)});")
     for name, value in zip(names, node.outputs, strict=True):
-        lines.append(f"check({name}, {value.size_bytes}u, {index});")
+        lines.append(f"found({name}, {value.size_bytes}u);")
     lines += [f"free({name});" for name in arguments]
     return "{ " + " ".join(lines) + " }\n"

@@ -6,6 +6,7 @@ import numpy as np
 
 from testing.ops import case_groups, case_linear, case_qupdate, case_subspace
 from testing.ops.case import GENERATORS, Case, Rng, generator, make
+from testing.ops.random_linear import RANDOM_PRODUCTS
 from tinytrain_compile.ops.fused_update import FUSED_UPDATE, INTEGER_UPDATES, PAIRS, FusedUpdateAttrs
 
 __all__ = ["case_groups", "case_linear", "case_qupdate", "case_subspace"]
@@ -29,7 +30,8 @@ def _fused(gradient: str, update: str, squares: bool, form: str) -> None:
 
     @generator(gradient + ("Squared" if squares else "") + form, count)
     def _case(rng: Rng, index: int) -> Case:
-        of_gradient = gradients[0](rng, (index if count > FEW else 5 * index) % gradients[1])
+        draw = gradients[0] if index < count else RANDOM_PRODUCTS.get(gradient, gradients[0])
+        of_gradient = draw(rng, (index if count > FEW else 5 * index) % gradients[1])
         of_update = updates[0](rng, index % updates[1])
         shape = of_gradient.node().outputs[0].shape
         whole = of_update.inputs[0].shape  # what is neither updated nor a gradient is a scalar or a pair of numbers

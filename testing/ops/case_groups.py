@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from testing.ops.case import Case, Rng, generator, make, normal, positive
+from testing.ops.case import Case, Rng, generator, listed, make, normal, positive
 from tinytrain_compile.ir.types import NO_ATTRS
 from tinytrain_compile.ops.loss import NllAttrs, NllGradAttrs
 from tinytrain_compile.ops.normalise import AxisAttrs, NormalizeAttrs
@@ -183,13 +183,13 @@ TICKS = (AdamAttrs(), AdamAttrs(0.8, 0.95), AdamAttrs(0.0, 0.9), AdamAttrs(0.5, 
 
 @generator("SgdUpdate", len(SGDS))
 def _sgd(rng: Rng, index: int) -> Case:
-    shape, attrs = WEIGHTS[index], SGDS[index]
+    shape, attrs = listed(rng, WEIGHTS, index, 1), SGDS[index % len(SGDS)]
     return make("SgdUpdate", (normal(rng, shape), normal(rng, shape), RATE, *([SCALE] if attrs.scaled else [])), attrs)
 
 
 @generator("MomentumUpdate", len(MOMENTA))
 def _momentum(rng: Rng, index: int) -> Case:
-    shape, attrs = WEIGHTS[index % len(WEIGHTS)], MOMENTA[index]
+    shape, attrs = listed(rng, WEIGHTS, index, 2), MOMENTA[index % len(MOMENTA)]
     tensors = (normal(rng, shape), normal(rng, shape), normal(rng, shape))
     gain = [np.asarray(0.3)] if attrs.damped else []
     return make("MomentumUpdate", (*tensors, RATE, *gain, *([SCALE] if attrs.scaled else [])), attrs)
@@ -197,7 +197,7 @@ def _momentum(rng: Rng, index: int) -> Case:
 
 @generator("AdamUpdate", len(ADAMS))
 def _adam(rng: Rng, index: int) -> Case:
-    shape, attrs = WEIGHTS[index % len(WEIGHTS)], ADAMS[index]
+    shape, attrs = listed(rng, WEIGHTS, index, 3), ADAMS[index % len(ADAMS)]
     tensors = (normal(rng, shape), normal(rng, shape), positive(rng, shape), normal(rng, shape))
     powers = np.zeros(2) if attrs.late else 1 - np.asarray([0.9, 0.999]) ** (1 + index)
     return make("AdamUpdate", (*tensors, RATE, powers, *([SCALE] if attrs.scaled else [])), attrs)
@@ -206,7 +206,7 @@ def _adam(rng: Rng, index: int) -> Case:
 def _adaptive(op: str, velocities: int) -> None:
     @generator(op, len(ADAPTIVE))
     def _case(rng: Rng, index: int) -> Case:
-        shape, attrs = WEIGHTS[index], ADAPTIVE[index]
+        shape, attrs = listed(rng, WEIGHTS, index, 1), ADAPTIVE[index % len(ADAPTIVE)]
         tensors = (normal(rng, shape), positive(rng, shape), *(normal(rng, shape) for _ in range(velocities + 1)))
         return make(op, (*tensors, RATE, *([SCALE] if attrs.scaled else [])), attrs)
 
@@ -218,7 +218,7 @@ _adaptive("RmsPropMomentumUpdate", 1)
 
 @generator("RmsPropCenteredUpdate", len(ADAPTIVE))
 def _centered(rng: Rng, index: int) -> Case:
-    shape, attrs = WEIGHTS[index], ADAPTIVE[index]
+    shape, attrs = listed(rng, WEIGHTS, index, 1), ADAPTIVE[index % len(ADAPTIVE)]
     mean, velocity, gradient = (normal(rng, shape) for _ in range(3))
     squares = positive(rng, shape) + mean * mean  # a spread above 0, as running means have
     tensors = (normal(rng, shape), squares, mean, velocity, gradient)
@@ -227,7 +227,7 @@ def _centered(rng: Rng, index: int) -> Case:
 
 @generator("LionUpdate", len(LIONS))
 def _lion(rng: Rng, index: int) -> Case:
-    shape, attrs = WEIGHTS[index], LIONS[index]
+    shape, attrs = listed(rng, WEIGHTS, index, 1), LIONS[index % len(LIONS)]
     tensors = (normal(rng, shape), normal(rng, shape), normal(rng, shape))
     return make("LionUpdate", (*tensors, RATE, *([SCALE] if attrs.scaled else [])), attrs)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from testing.ops.case import Bits, Case, Rng, away, generator, make, nonzero, normal, positive
+from testing.ops.case import Bits, Case, Rng, away, generator, listed, make, nonzero, normal, positive
 from tinytrain_compile.ir.types import NO_ATTRS, Attrs
 from tinytrain_compile.ops.activation import ClipAttrs, EluAttrs, GeluAttrs, HardSigmoidAttrs, LeakyReluAttrs
 
@@ -15,6 +15,8 @@ Data = Callable[[Rng, tuple[int, ...]], np.ndarray]
 
 SHAPES: tuple[tuple[int, ...], ...] = ((1, 4, 5, 3), (7,), (2, 9), (3, 1, 4), (1, 3, 3, 8), ())
 
+ELEMENTS: list[str] = []
+"""Operators of one or two operands of the same shape."""
 BROADCASTS: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
     ((1, 4, 5, 3), (1, 4, 5, 3)),
     ((1, 4, 5, 3), (3,)),
@@ -44,20 +46,23 @@ _binary("Div", nonzero)
 
 def _unary(op: str, data: Callable[[Rng, tuple[int, ...], Attrs], np.ndarray], attrs: tuple[Attrs, ...]) -> None:
     """Cases of op(x) on all shapes, attributes in turn."""
+    ELEMENTS.append(op)
 
     @generator(op, len(SHAPES))
     def _case(rng: Rng, index: int) -> Case:
         kind = attrs[index % len(attrs)]
-        return make(op, (data(rng, SHAPES[index], kind),), kind)
+        return make(op, (data(rng, listed(rng, SHAPES, index, 1), kind),), kind)
 
 
 def _backward(op: str, data: Callable[[Rng, tuple[int, ...], Attrs], np.ndarray], attrs: tuple[Attrs, ...]) -> None:
     """Cases of op(dy, v), v being what the forward op keeps."""
+    ELEMENTS.append(op)
 
     @generator(op, len(SHAPES))
     def _case(rng: Rng, index: int) -> Case:
         kind = attrs[index % len(attrs)]
-        return make(op, (normal(rng, SHAPES[index]), data(rng, SHAPES[index], kind)), kind)
+        shape = listed(rng, SHAPES, index, 1)
+        return make(op, (normal(rng, shape), data(rng, shape, kind)), kind)
 
 
 def _wide(rng: Rng, shape: tuple[int, ...], _attrs: Attrs) -> np.ndarray:

@@ -21,11 +21,18 @@ from tinytrain_compile.ops.shape import (
     TransposeAttrs,
 )
 
+NARROW = 40
+"""Cases of small shapes, which come first: as many as gradients are checked on. The others fill runs and vectors."""
 
-def _window(rng: Rng) -> tuple[tuple[int, int, int, int], PoolAttrs]:
+
+def _shape(rng: Rng, rank: int, index: int, low: int = 1) -> tuple[int, ...]:
+    return sizes(rng, rank, low, 6 if index < NARROW else (120, 40, 16, 10)[rank - 1])
+
+
+def _window(rng: Rng, index: int) -> tuple[tuple[int, int, int, int], PoolAttrs]:
     """A random image and a window on it of which every position holds at least one real element."""
     while True:
-        height, width, channels = (int(n) for n in rng.integers(1, 10, 3))
+        height, width, channels = (int(n) for n in rng.integers(1, (10, 10, 10 if index < NARROW else 40)))
         kernel, strides = rng.integers(1, 5, 2), rng.integers(1, 4, 2)
         dilations = rng.integers(1, 3, 2)
         pads = tuple(int(rng.integers(0, kernel[axis % 2])) for axis in range(4))
@@ -51,16 +58,16 @@ def _window(rng: Rng) -> tuple[tuple[int, int, int, int], PoolAttrs]:
 
 
 def _pool(op: str) -> Generator:
-    def case(rng: Rng, _index: int) -> Case:
-        image, attrs = _window(rng)
+    def case(rng: Rng, index: int) -> Case:
+        image, attrs = _window(rng, index)
         return make(op, (spaced(rng, image),), attrs, images=(0,))
 
     return case
 
 
 def _pool_grad(op: str) -> Generator:
-    def case(rng: Rng, _index: int) -> Case:
-        image, attrs = _window(rng)
+    def case(rng: Rng, index: int) -> Case:
+        image, attrs = _window(rng, index)
         out = (1, *attrs.output_hw, image[3])
         winners = rng.integers(0, attrs.kernel[0] * attrs.kernel[1], out).astype(np.uint8)
         operands = (normal(rng, out), winners) if op == "MaxPoolGrad" else (normal(rng, out),)
@@ -125,13 +132,13 @@ def _axes(rng: Rng, rank: int) -> tuple[int, ...]:
 
 
 def _reduce(rng: Rng, index: int) -> Case:
-    shape = sizes(rng, 1 + index % 4)
+    shape = _shape(rng, 1 + index % 4, index)
     return make("Reduce", (normal(rng, shape),), ReduceAttrs(_axes(rng, len(shape)), (1.0, 0.3)[index % 2]))
 
 
 def _axis(op: str, count: int) -> Generator:
     def case(rng: Rng, index: int) -> Case:
-        shape = sizes(rng, 1 + index % 4)
+        shape = _shape(rng, 1 + index % 4, index)
         attrs = AxisAttrs(int(rng.integers(0, len(shape))))
         return make(op, tuple(normal(rng, shape) for _ in range(count)), attrs)
 
@@ -139,7 +146,7 @@ def _axis(op: str, count: int) -> Generator:
 
 
 def _group(rng: Rng, index: int) -> tuple[tuple[int, ...], NormalizeAttrs]:
-    shape = sizes(rng, 1 + index % 4, 2, 6)
+    shape = _shape(rng, 1 + index % 4, index, 2)
     return shape, NormalizeAttrs(_axes(rng, len(shape)), 1e-3)
 
 

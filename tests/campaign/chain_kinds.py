@@ -95,7 +95,7 @@ def _bundle(train: TrainGraph, graph: Graph, target: Target, mode: Mode, cache: 
     plan = plan_memory(graph, PlanOptions(alignment_bytes=ALIGNMENT, effort="quick", keep=(train.loss.name,)))
     fused = not train.integer
     context = kernel_context(target.features, fused)
-    kernels = lower_nodes(plan.order, LowerOptions("net", context, fused), cache=cache)
+    kernels = lower_nodes(plan.order, LowerOptions("net", context), cache=cache)
     header = read_text("runtime_c", "tt_debug.h") if mode == "debug" else ""
     parts = parts_of(CompileOptions(Path(), input_lines=any(map(takes_lines, plan.order))), train)
     fma = target.features.fma

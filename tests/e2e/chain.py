@@ -79,7 +79,7 @@ def kernels_of(train: TrainGraph, target: str = "cortex-m7", small: bool = False
 
 
 def _lowered(train: TrainGraph, context: KernelContext, prefix: str) -> KernelSet:
-    kernels = lower_nodes(train.graph.nodes, LowerOptions(prefix, context, not train.integer), cache=KERNELS)
+    kernels = lower_nodes(train.graph.nodes, LowerOptions(prefix, context), cache=KERNELS)
     return share_kernels(kernels, prefix) if context.style.small else kernels
 
 

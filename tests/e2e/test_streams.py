@@ -52,7 +52,7 @@ def planned(train: TrainGraph, graph: Graph, core: str) -> tuple[MemoryPlan, Ker
     plan = plan_memory(graph, PlanOptions(alignment_bytes=8, effort="quick", keep=(train.loss.name,)))
     fused = not train.integer
     context = kernel_context(load_target(core).features, fused)
-    return plan, lower_nodes(plan.order, LowerOptions("net", context, fused), cache=chain.KERNELS)
+    return plan, lower_nodes(plan.order, LowerOptions("net", context), cache=chain.KERNELS)
 
 
 @pytest.mark.parametrize("integer", [True, False], ids=["int8", "fp32"])

@@ -43,7 +43,7 @@ def kernels_of(name: str) -> str:
     context, text = kernel_context(load_target(name).features, True), [f'#include "{name}"\n' for name in INCLUDED]
     for number, layer in enumerate((*LAYERS, *STREAMED)):
         node = layer.case().node()
-        made = [lower_node(node, f"{PREFIX}_{number}", context, True)]
+        made = [lower_node(node, f"{PREFIX}_{number}", context)]
         read = len(node.inputs) - len(
             alias_of(node)
         )  # frozen weights are constants: a kernel may not ask to write them

@@ -71,7 +71,6 @@ def build(
     cases: Sequence[Case],
     folder: Path,
     fpu: bool,
-    fuse_multiply_add: bool = True,
     flags: Sequence[str] = (),
     small: bool = False,
     float_vectors: bool = False,
@@ -79,16 +78,16 @@ def build(
     change: Callable[[str], str] = lambda source: source,
     in_turns: bool = False,
 ) -> list[Built]:
-    """Lower and compile a kernel per case, for a core with an FPU (and fused multiply-add) or without.
+    """Lower and compile a kernel per case, for a core with an FPU or without.
 
     small: small kernels, which share functions as those of a project do. change: applied to the kernels' C text.
     in_turns: kernels that can be called for some turns of their longest loop.
     """
     nodes = [case.node() for case in cases]
-    pairs = float_pairs and fpu and fuse_multiply_add and not float_vectors
+    pairs = float_pairs and fpu and not float_vectors
     isa = InstructionSet(fpu, float_vectors=float_vectors, float_pairs=pairs)
     context = KernelContext(isa, SIZE if small else SPEED)
-    kernels = [lower_node(node, f"k{i}", context, fuse_multiply_add, in_turns) for i, node in enumerate(nodes)]
+    kernels = [lower_node(node, f"k{i}", context, in_turns) for i, node in enumerate(nodes)]
     turns = [kernel.turns for kernel in kernels]
     known = share_kernels(KernelSet(tuple(kernels), {kernel.name: kernel.name for kernel in kernels}), "k")
     functions = {kernel.name: kernel for kernel in known.kernels}

@@ -97,8 +97,7 @@ def same_bits(built: Built, got: Sequence[np.ndarray]) -> bool:
 
 
 def _check(cases: list[Case], folder: Path, fpu: bool, flags: Sequence[str]) -> None:
-    for built in build(cases, folder, fpu, False, flags):
-        assert "TT_FMA" not in built.kernel.source
+    for built in build(cases, folder, fpu, flags):
         for case in variants(built.case):
             one = replace(built, case=case)
             for pair in (None, *inplace_pairs(one)):
@@ -123,11 +122,11 @@ def test_kernel_for_a_core_without_fpu_equals_it_too(ops: Sequence[str], tmp_pat
 def test_other_kernels_are_the_same_without_fpu(op: str) -> None:
     for case in cases_of(op)[:CASES]:
         texts = [_source(case, fpu) for fpu in (True, False)]
-        assert texts[0] == texts[1] and "TT_FMA" not in texts[0]
+        assert texts[0] == texts[1]
 
 
-def _source(case: Case, fpu: bool, fuse: bool = False) -> str:
-    options = LowerOptions("p", KernelContext(InstructionSet(fpu)), fuse_multiply_add=fuse)
+def _source(case: Case, fpu: bool) -> str:
+    options = LowerOptions("p", KernelContext(InstructionSet(fpu)))
     return lower_nodes([case.node()], options).kernels[0].source
 
 
@@ -154,7 +153,7 @@ def _equal(built: Built) -> bool:
 
 
 def _noticed(cases: list[Case], folder: Path) -> bool:
-    return not all(_equal(built) for built in build(cases, folder, True, False))
+    return not all(_equal(built) for built in build(cases, folder, True))
 
 
 ROUNDED = [form for form in FUSED if attrs_of(cases_of(form, 1)[0].node(), FusedUpdateAttrs).update in INTEGER_UPDATES]
@@ -164,14 +163,11 @@ ROUNDED = [form for form in FUSED if attrs_of(cases_of(form, 1)[0].node(), Fused
 @pytest.mark.parametrize("op", COMPUTED)
 def test_a_fused_multiply_add_is_noticed(op: str, tmp_path: Path) -> None:
     cases = all_cases(op)
-    fuses = [
-        bool(re.search(r"TT_FMA|tt_fma_|tt_(exp|tanh|sigmoid|erf|pow)f\(", _source(case, True, fuse=True)))
-        for case in cases
-    ]
+    fuses = [bool(re.search(r"TT_FMA|tt_fma_|tt_(exp|tanh|sigmoid|erf|pow)f\(", _source(case, True))) for case in cases]
     if not any(fuses):  # nothing fused is nothing else than what the tests above have run
         assert not any(operator_of(op).macs(case.node()) for case in cases), "multiply-accumulates that are not fused"
         return
-    built = list(zip(build(cases[:CASES], tmp_path, True, True, FMA), fuses, strict=False))
+    built = list(zip(build(cases[:CASES], tmp_path, True, FMA), fuses, strict=False))
     assert all(_equal(one) for one, fused in built if not fused)
     assert op in ROUNDED or not all(_equal(one) for one, fused in built if fused)
 

@@ -100,7 +100,7 @@ def test_no_operator_on_pairs_is_left_out() -> None:
     context = KernelContext(InstructionSet(float_pairs=True))
     others = forms_where(lambda op: op.name in KERNELS and op.name not in (*ON_PAIRS, FUSED_UPDATE.name, "Stream"))
     nodes = [case.node() for op in others for case in cases_of(op)[:1]]
-    pairs = {shown_name(node) for node in nodes if "tt_load_pair(" in lower_node(node, "k", context, True).source}
+    pairs = {shown_name(node) for node in nodes if "tt_load_pair(" in lower_node(node, "k", context).source}
     assert pairs == set()
 
 

@@ -46,7 +46,7 @@ def _cases() -> list[Case]:
 
 
 def test_they_are_the_exact_reference(tmp_path: Path) -> None:
-    built = build(_cases(), tmp_path, fpu=True, fuse_multiply_add=False)
+    built = build(_cases(), tmp_path, fpu=True)
     assert sum("tt_windows_of(" in item.kernel.source for item in built) > 100
     for item in built:
         (wanted,) = run_node(item.node, item.case.float32(), exact=True)
@@ -63,7 +63,7 @@ def test_cores_give_the_bytes_of_the_host(target: str, ending: str, tmp_path: Pa
     def named(source: str) -> str:
         return source.replace("tt_max_pool(", f"tt_max_pool{ending}(")
 
-    built = build(_cases(), tmp_path, fpu=True, fuse_multiply_add=bool(flags), flags=flags, change=named)
+    built = build(_cases(), tmp_path, fpu=True, flags=flags, change=named)
     built = [replace(item, kernel=replace(item.kernel, source=named(item.kernel.source))) for item in built]
     for item, equal in zip(built, on_board(built, target), strict=True):
         assert equal, f"{item.case}\n{item.kernel.source}"

@@ -104,6 +104,15 @@ def test_rows_from_a_ring_are_those_of_the_map(name: str, step: int, tmp_path: P
     run_alike(cases, tmp_path, CONTEXTS[name], partial(by_row_blocks, step=step, ring=True), whole)
 
 
+def test_means_that_count_padding_have_rows_if_the_table_tells_their_number(tmp_path: Path) -> None:
+    """Otherwise neither the kernel nor the planner has a form of rows."""
+    context, cases = CONTEXTS["pairs"], random_cases("AveragePool", 60)
+    by_rows = [case for case in cases if has_rows(case, context)]
+    assert by_rows == [case for case in cases if row_form(case.node()) is not None]
+    assert len(by_rows) < len(cases)
+    run_alike(by_rows, tmp_path, context, partial(by_row_blocks, step=1, ring=True), whole)
+
+
 def test_the_planner_knows_of_no_more_rows_than_there_are_kernels() -> None:
     """And of no fewer bytes of scratch than they need."""
     for name in ("pairs", "vectors"):

@@ -70,9 +70,7 @@ def _on_vectors() -> list[str]:
     nodes = [case.node() for op in alone for case in _cases(op)[:1] + _cases(op)[-1:]]
     floats = [node for node in nodes if any(value.dtype == "float32" for value in node.inputs)]
     return list(
-        dict.fromkeys(
-            shown_name(node) for node in floats if VECTORS.search(lower_node(node, "k", context, True).source)
-        )
+        dict.fromkeys(shown_name(node) for node in floats if VECTORS.search(lower_node(node, "k", context).source))
     )
 
 
@@ -84,7 +82,7 @@ def _built(cases: list[Case], folder: Path) -> list[Built]:
 def test_gcc_loads_no_vector_from_a_table_whose_distance_it_misjudges(tmp_path: Path) -> None:
     nodes = [case.node() for op in _on_vectors() for case in _cases(op)[:1]]
     context = KernelContext(InstructionSet(float_vectors=True))
-    kernels = [lower_node(node, f"k{i}", context, True) for i, node in enumerate(nodes)]
+    kernels = [lower_node(node, f"k{i}", context) for i, node in enumerate(nodes)]
     assert vectors_from_tables(kernels, tmp_path) == []
 
 

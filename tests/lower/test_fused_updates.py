@@ -24,7 +24,6 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
     "plain": {"fpu": True, "float_pairs": False},
     "vectors": {"fpu": True, "float_vectors": True, "flags": ("-DTT_HAS_FMA=1",)},
     "no FPU": {"fpu": False},
-    "two roundings": {"fpu": True, "fuse_multiply_add": False},
     "small": {"fpu": True, "small": True},
 }
 """How kernels are made for the cores that there are, and for --code size."""

@@ -76,10 +76,9 @@ def test_what_decides_the_code_is_told_apart(lowered: list[str]) -> None:
         options,
         replace(options, context=KernelContext(InstructionSet(fpu=False))),
         replace(options, context=KernelContext(style=SIZE)),
-        replace(options, fuse_multiply_add=False),
     ):
         _lowered(node, other, cache)
-    assert len(lowered) == 4
+    assert len(lowered) == 3
 
 
 def test_zeros_of_both_signs_are_told_apart(lowered: list[str]) -> None:

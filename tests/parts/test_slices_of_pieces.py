@@ -50,7 +50,7 @@ def cut(seed: int, integer: bool = True) -> tuple[SlicedPlan, KernelSet, StepPie
 
 
 def lowered(plan: MemoryPlan, integer: bool, in_turns: frozenset[str] = frozenset()) -> KernelSet:
-    options = LowerOptions("net", kernel_context(CORE.features, not integer), not integer, in_turns=in_turns)
+    options = LowerOptions("net", kernel_context(CORE.features, not integer), in_turns=in_turns)
     return lower_nodes(plan.order, options, cache=chain.KERNELS)
 
 

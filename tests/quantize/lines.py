@@ -61,5 +61,5 @@ def project(train: TrainGraph, graph: Graph, core: str = "cortex-m7", name: str 
     target = load_target(core)
     plan = plan_memory(graph, options(train))
     context = kernel_context(target.features, not train.integer)
-    kernels = lower_nodes(plan.order, LowerOptions(name, context, not train.integer), cache=chain.KERNELS)
+    kernels = lower_nodes(plan.order, LowerOptions(name, context), cache=chain.KERNELS)
     return chain.emitted(train, plan, kernels, 8, name, fma=target.features.fma and not train.integer)

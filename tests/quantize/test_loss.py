@@ -123,7 +123,7 @@ def test_what_stays_float() -> None:
 def float_calls(train: TrainGraph, folder: Path) -> set[str]:
     """Soft-float routines that the generated objects for a Cortex-M0+ call."""
     context = KernelContext(InstructionSet(fpu=False))
-    kernels = lower_nodes(train.graph.nodes, LowerOptions("net", context, fuse_multiply_add=False))
+    kernels = lower_nodes(train.graph.nodes, LowerOptions("net", context))
     made, target = chain.project(train, "cortex-m0plus", kernels), load_target("cortex-m0plus")
     objects = compile_project(made.bundle, target, "qemu", find_tools(target), folder).model_objects
     names = {name for path in objects for name in read_object(path).undefined}

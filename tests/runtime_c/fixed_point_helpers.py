@@ -314,7 +314,7 @@ HELPERS = (
     Helper(
         "quantise_error",
         f"const float f = tt_exponent_factor(-a1); y1 = a2;"
-        f"y0 = tt_quantise_error(tt_from_bits((uint32_t)a0), {INVERSE_UNIT!r}f, f, &y1);",
+        f"y0 = tt_quantise_error(tt_from_bits((uint32_t)a0), {INVERSE_UNIT!r}f, f, tt_error_edge(a1), &y1);",
         (FLOAT, between(-130, 130, -130, -100, -7, 0, 100, 130), POSITIVE_BITS),
         _quantise_error,
         2,

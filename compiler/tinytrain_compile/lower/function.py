@@ -19,7 +19,7 @@ from tvm.tirx import transform as flat
 
 from tinytrain_compile.lower.kernels import KernelContext, KernelSpec
 from tinytrain_compile.lower.names import LoopNames, loop_names
-from tinytrain_compile.lower.printing.float_pairs import PairPrinter
+from tinytrain_compile.lower.printing.float_pairs import Fpv5Printer, PairPrinter
 from tinytrain_compile.lower.printing.float_vectors import FloatVectorPrinter, sums_on_lanes
 from tinytrain_compile.lower.printing.int_vectors import IntVectorPrinter
 from tinytrain_compile.lower.printing.printer import Printer
@@ -78,5 +78,5 @@ def printer_of(context: KernelContext) -> type[Printer]:
     if context.uses_float_vectors:
         return FloatVectorPrinter
     if context.uses_float_pairs:
-        return PairPrinter
+        return Fpv5Printer if context.isa.fpv5 else PairPrinter
     return IntVectorPrinter if context.uses_vectors else Printer

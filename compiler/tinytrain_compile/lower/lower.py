@@ -35,14 +35,12 @@ from tinytrain_compile.ops.describe import parameter_names
 class LowerOptions:
     """prefix: of all external symbols; context: of all kernels.
 
-    fuse_multiply_add: False gives separate multiplications and additions, byte-equal to the exact numpy references.
     transposed: nodes whose weight is stored once more, see OperandLayout.
     in_turns: nodes that several calls compute, if their kernel has a loop for it.
     """
 
     prefix: str
     context: KernelContext = field(default_factory=KernelContext)
-    fuse_multiply_add: bool = True
     transposed: frozenset[str] = frozenset()
     in_turns: frozenset[str] = frozenset()
 
@@ -82,7 +80,7 @@ def lower_nodes(
         progress(index, len(todo))
         context = context_of(node)
         key = (key_of(form.node), form.names)
-        how = _How(context, options.fuse_multiply_add, _key(node) in in_turns)
+        how = _How(context, _key(node) in in_turns)
         if key not in names:
             ending = "_transposed" if context.layout.transposed else ""
             ending += "" if node.external is None else "_external"
@@ -104,7 +102,6 @@ class _How:
     """Options of lowering one node, see LowerOptions."""
 
     context: KernelContext
-    fused: bool
     in_turns: bool
 
 
@@ -113,8 +110,7 @@ def _lowered_once(form: Numbered, name: str, how: _How, cache: KernelCache) -> K
     node = form.node
     rules = op_def(node.op), KERNELS.get(node.op), VECTOR_KERNELS.get(node.op)  # tests replace them
     key = (repr(_key(node)), form.names, how, *rules)  # repr: 0.0 == -0.0, and 1 == 1.0
-    made = cache.get(key, lambda: lower_node(form.own, name, how.context, how.fused, how.in_turns, form.names))
-    return made.named(name)
+    return cache.get(key, lambda: lower_node(form.own, name, how.context, how.in_turns, form.names)).named(name)
 
 
 def _key(node: Node) -> object:
@@ -139,12 +135,7 @@ def _kernel_name(node: Node, prefix: str, taken: set[str], ending: str) -> str:
 
 
 def lower_node(
-    node: Node,
-    name: str,
-    context: KernelContext,
-    fuse_multiply_add: bool = True,
-    in_turns: bool = False,
-    numbers: tuple[str, ...] = (),
+    node: Node, name: str, context: KernelContext, in_turns: bool = False, numbers: tuple[str, ...] = ()
 ) -> Kernel:
     """Return the kernel of one node: parameters are its inputs, its outputs that alias no input, and scratch if any.
 
@@ -154,7 +145,7 @@ def lower_node(
     if node.external is not None:
         return external_kernel(node, name, comment_of(node, external_names(node)))
     if node.op == "Stream":
-        return stream_kernel(node, name, context, fuse_multiply_add, lower_node)
+        return stream_kernel(node, name, context, lower_node)
     definition, variables = op_def(node.op), [Var(name, "int32") for name in numbers]
     opened = with_attributes(node, dict(zip(numbers, variables, strict=True)))
     spec = kernel_spec(opened, context)
@@ -167,7 +158,7 @@ def lower_node(
     same = {indices.index(count + out): i for out, i in alias_of(node) if out in computed}
 
     def printed(function: PrimFunc) -> Printer:
-        return printer_of(context)(function, parameters, same, fuse_multiply_add, context.style.unroll_moves, loops)
+        return printer_of(context)(function, parameters, same, context.style.unroll_moves, loops)
 
     printer, turns = printed(lowered), 0
     cut = cut_open(lowered.body, printer.scratch.names) if in_turns else None

@@ -152,7 +152,7 @@ class Generator:
         context = kernel_context(self._target.features, fused, SIZE if small else SPEED)
         names = frozenset(node.name for node in chosen)
         long = frozenset(name for plan in self._sliced for name in plan.long)
-        lowering = LowerOptions(self._prefix, context, fused, names, in_turns=long)
+        lowering = LowerOptions(self._prefix, context, names, in_turns=long)
         return lower_nodes(chosen or self.nodes, lowering, self._report, self._cache)
 
     def emitted(self, kernels: KernelSet, small_calls: bool) -> SourceBundle:

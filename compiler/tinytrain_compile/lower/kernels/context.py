@@ -129,6 +129,6 @@ class KernelContext:
 def kernel_context(core: Features, fused: bool, style: CodeStyle = SPEED) -> KernelContext:
     """Return the context of a core. fused: its code may fuse float products and sums (no int8 network's does)."""
     vectors = core.mve_float and fused
-    pairs = core.fpu and fused and not vectors
+    pairs = core.fpu and not vectors and (fused or not core.mve_int)  # one printer: of pairs, or of integer vectors
     isa = InstructionSet(core.fpu, core.mve_int, vectors, pairs, core.dsp, core.gpr, core.dual_issue, core.fpv5)
     return KernelContext(isa, style)

@@ -16,7 +16,7 @@ from tvm.tirx import Stmt
 
 from tinytrain_compile.lower.left_out import kept_sums
 from tinytrain_compile.lower.printing.c_text import ATOM, Expr, If, Line, Loop, Statement, dtype_of, join
-from tinytrain_compile.lower.printing.patterns import moved_run
+from tinytrain_compile.lower.printing.patterns import clamped_run, moved_run
 from tinytrain_compile.lower.printing.printer import Printer
 from tinytrain_compile.lower.tir_walk import buffers_of, has_calls, helper_name, is_call, is_helper
 
@@ -54,16 +54,19 @@ class _Both(NamedTuple):
 class PairPrinter(Printer):
     """A printer that also prints runs of multiply-adds on pairs, and loops of an optimizer as calls."""
 
+    _ending = ""
+    """Of helpers that the instructions of the FPU decide about."""
     _halves: Mapping[str, _Half] = MappingProxyType({})
     """Text of an element -> its half of a pair, in the run being printed."""
     _turns: int = 1
     """Turns of the loops around what is being printed."""
 
     def _body(self, node: Stmt) -> list[Statement]:
-        if isinstance(node, tirx.For) and self._fuse:
+        if isinstance(node, tirx.For):
             call = moved_run(node, self._element, self._expr)
+            call = call or clamped_run(node, self._element, self._expr, self._ending)
             return [Line(call)] if call else super()._body(node)
-        if not isinstance(node, tirx.SeqStmt) or not self._fuse:
+        if not isinstance(node, tirx.SeqStmt):
             return super()._body(node)
         found: list[Statement] = []
         run: list[
@@ -100,6 +103,8 @@ class PairPrinter(Printer):
 
         Its turns then take about as few instructions as its end. A loop over one operand is not worth more code.
         """
+        if isinstance(body, tirx.SeqStmt) and isinstance(body.seq[0], tirx.Bind):  # sums that one pass makes
+            return not has_calls(body) and all(isinstance(part, tirx.Bind) or self._is_light(part) for part in body.seq)
         if not isinstance(body, tirx.BufferStore) or str(body.buffer.dtype) != "float32" or has_calls(body):
             return False
         roots = {hash(root) for root in map(self._root, buffers_of(body.value)) if root not in self._scalars}
@@ -259,6 +264,12 @@ class PairPrinter(Printer):
             return join(f"tt_fma_{first.half}({first.pair.name}, {b.text}, {c.text})", ATOM, (a, b, c))
         names = f"{first.pair.name}, {second.pair.name}"
         return join(f"tt_fma_{first.half}{second.half}({names}, {c.text})", ATOM, (a, b, c))
+
+
+class Fpv5Printer(PairPrinter):
+    """The same for an FPU with the instructions of FPv5."""
+
+    _ending = "_fpv5"
 
 
 def _factors(product: ir.Expr) -> Sequence[ir.Expr]:

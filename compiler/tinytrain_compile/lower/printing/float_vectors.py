@@ -149,7 +149,7 @@ class FloatVectorPrinter(IntVectorPrinter):
         if self._lane is None or dtype_of(whole) != "float32":
             return super()._sum(addend, term, whole, sign)
         c = self._expr(addend)
-        if not self._fuse or not isinstance(term, tirx.Mul):
+        if not isinstance(term, tirx.Mul):
             return _lanes(f"tt_add_f32x4({_four(c)}, {_four(self._expr(term))})")
         a, b = self._expr(term.a), self._expr(term.b)
         if LANE not in a.variables:

@@ -37,7 +37,6 @@ class IntVectorPrinter(Printer):
         function: PrimFunc,
         parameters: Sequence[Parameter],
         same: dict[int, int],
-        fuse: bool = True,
         unroll_moves: bool = True,
         loops: LoopNames | None = None,
     ) -> None:
@@ -45,7 +44,7 @@ class IntVectorPrinter(Printer):
         self._lane: ir.Var | None = None  # the variable of the current loop over lanes
         self._laned: dict[Buffer, set[int]] = {}  # internal buffer -> first elements of vectors read from it
         self._single: set[Buffer] = set()  # buffers that other loops fill too
-        super().__init__(function, parameters, same, fuse, unroll_moves, loops)
+        super().__init__(function, parameters, same, unroll_moves, loops)
 
     # ---- finding out what is a vector ---------------------------------------------------------------------------
 

@@ -64,12 +64,48 @@ MayOverlap = Callable[[Buffer, Buffer], bool]
 """(buffer, index) -> C of the element"""
 
 
+def clamped_run(loop: tirx.For, element: Element, expr: Callable[[ir.Expr], Expr], ending: str) -> str | None:
+    """Return the call equivalent to a loop that keeps elements between bounds; ending: of the helper's name."""
+    store = loop.body
+    if not isinstance(store, tirx.BufferStore) or str(store.buffer.dtype) != "float32" or _is_short(loop):
+        return None
+    inner, high = _bounded(store.value, False, expr)
+    x, low = _bounded(inner, True, expr)
+    if (low is None and high is None) or not isinstance(x, ir.TensorLoad):
+        return None
+    places = [
+        _begin(store.buffer, store.indices[0], loop, element),
+        _begin(x.source, x.indices[0], loop, element),
+    ]
+    if None in places:
+        return None
+    bounds = [expr(bound).text for bound in (low, high) if bound is not None]
+    sides = "both" if len(bounds) == 2 else "low" if high is None else "high"
+    return f"tt_clip_{sides}{ending}({', '.join([*map(str, places), *bounds, expr(loop.extent).text])});"
+
+
+def _bounded(value: ir.Expr, below: bool, expr: Callable[[ir.Expr], Expr]) -> tuple[ir.Expr, tirx.FloatImm | None]:
+    """Return (x, bound) of a value that is x, or a bound if x is below it (or above it); (value, None) of others."""
+    if not isinstance(value, tirx.Select) or not isinstance(value.condition, tirx.LT):
+        return value, None
+    x, bound = (value.condition.a, value.condition.b) if below else (value.condition.b, value.condition.a)
+    sides = [expr(side).text for side in (bound, x)]
+    if not isinstance(bound, tirx.FloatImm) or sides != [expr(value.true_value).text, expr(value.false_value).text]:
+        return value, None
+    return x, bound
+
+
+def _is_short(loop: tirx.For) -> bool:
+    """Tell whether a loop has too few turns for a call."""
+    return isinstance(loop.extent, tirx.IntImm) and int(loop.extent) < LEAST
+
+
 def moved_run(loop: tirx.For, element: Element, expr: Callable[[ir.Expr], Expr]) -> str | None:
     """Return the call equivalent to a loop; None for other loops."""
     store = loop.body
     if not isinstance(store, tirx.BufferStore) or str(store.buffer.dtype) != "float32":
         return None
-    if isinstance(loop.extent, tirx.IntImm) and int(loop.extent) < LEAST:
+    if _is_short(loop):
         return None
     weight = element(store.buffer, store.indices[0])
     found = _moved(store.value, weight, element)

@@ -1,7 +1,7 @@
 """Printing of a lowered TIR function as one plain C function: no runtime, no packed calls, register tiles as scalars.
 
 * A multiply whose result is only added becomes TT_FMA, so that every core and the host round the same
-  (docs/contract.md, 7); without `fuse` it stays two operations, which numpy can repeat to the bit.
+  (docs/contract.md, 7): once or, in a project with TT_HAS_FMA 0, twice.
 * `acc = acc + (condition ? value : 0)` becomes `if (condition) acc = acc + value`: taps in the padding cost nothing.
 * An internal buffer indexed only by constants becomes scalars; a larger one becomes the scratch parameter.
 """
@@ -88,12 +88,10 @@ class Printer:
         function: PrimFunc,
         parameters: Sequence[Parameter],
         same: dict[int, int],
-        fuse: bool = True,
         unroll_moves: bool = True,
         loops: LoopNames | None = None,
     ) -> None:
         self._function = function
-        self._fuse = fuse
         self._unroll_moves = unroll_moves
         self._loops = loops or LoopNames()
         self._aliases, self._names = ByNode[Buffer](), ByNode[str]()
@@ -395,7 +393,7 @@ class Printer:
 
         In a sum it looks for the multiplication on the right first, then on the left. 0 - b*c is rounded once anyway.
         """
-        if not self._fuse or not isinstance(node, tirx.Add | tirx.Sub):
+        if not isinstance(node, tirx.Add | tirx.Sub):
             return None
         if type(node) is tirx.Sub:
             found = type(node.b) is tirx.Mul and dtype_of(node) == "float32" and not _is_zero(node.a)
@@ -406,7 +404,7 @@ class Printer:
 
     def _sum(self, addend: ir.Expr, term: ir.Expr, whole: ir.Expr, sign: str = "") -> Expr:
         """Return addend + term, or addend - term (sign "-"): rounding is the same on both sides of 0."""
-        if self._fuse and isinstance(term, tirx.Mul) and dtype_of(whole) == "float32":
+        if isinstance(term, tirx.Mul) and dtype_of(whole) == "float32":
             a, b, c = self._expr(term.a), self._expr(term.b), self._expr(addend)
             factor = f"-{a.at(ATOM)}" if sign else a.text
             return join(f"TT_FMA({factor}, {b.text}, {c.text})", ATOM, (a, b, c))

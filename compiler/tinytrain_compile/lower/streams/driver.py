@@ -62,7 +62,7 @@ class _Inner:
         return [Kernel(f.name, f.source, f.declaration, kernel.scratch_dtype) for f in parts]
 
 
-def stream_kernel(node: Node, name: str, context: KernelContext, fused: bool, whole: WholeKernel) -> Kernel:
+def stream_kernel(node: Node, name: str, context: KernelContext, whole: WholeKernel) -> Kernel:
     """Return the kernel of a stream: functions of inner nodes, calls as a table, and the function that makes them.
 
     A stream with errors has a second function, for the step that finds exponents: it computes the first `nodes` inner
@@ -70,7 +70,7 @@ def stream_kernel(node: Node, name: str, context: KernelContext, fused: bool, wh
     make. It counts from the table the rows done by earlier calls, so that nothing is kept between two pieces.
     """
     attrs = attrs_of(node, StreamAttrs)
-    inner = [_inner(attrs, index, name, context, fused, whole) for index in range(len(attrs.nodes))]
+    inner = [_inner(attrs, index, name, context, whole) for index in range(len(attrs.nodes))]
     places, errors = _places(node, attrs), any(op_def(n.op).error is not None for n in attrs.nodes)
     # Code for size may need none of the scratch that was planned.
     scratch = bool(attrs.rings) or attrs.position >= 0 or any(one.has_scratch for one in inner)
@@ -96,13 +96,11 @@ def stream_kernel(node: Node, name: str, context: KernelContext, fused: bool, wh
     return Kernel(name, source, declaration, "uint8" if scratch else "", parts=parts)
 
 
-def _inner(
-    attrs: StreamAttrs, index: int, name: str, context: KernelContext, fused: bool, whole: WholeKernel
-) -> _Inner:
+def _inner(attrs: StreamAttrs, index: int, name: str, context: KernelContext, whole: WholeKernel) -> _Inner:
     node, form, own = attrs.nodes[index], row_form(attrs.nodes[index]), f"{name}_{index}"
     if form is not None and form.sum is not None:
-        return _Inner(index, node, form, lower_sum(form.sum, own, context, fused, whole), attrs.work[index])
-    kernel = lower_rows(node, own, context, fused)
+        return _Inner(index, node, form, lower_sum(form.sum, own, context, whole), attrs.work[index])
+    kernel = lower_rows(node, own, context)
     windows = kernel.spec.windows
     maps = () if node.op == LINES else kernel.spec.maps  # the caller's rows are not a map
     same = form is not None and form.maps == maps and form.windows == (windows is not None)

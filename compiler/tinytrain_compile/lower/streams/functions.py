@@ -56,7 +56,7 @@ TABLE = "row_at"
 """Name of the table of a kernel with windows."""
 
 
-def lower_rows(node: Node, name: str, context: KernelContext, fused: bool = True) -> RowKernel:
+def lower_rows(node: Node, name: str, context: KernelContext) -> RowKernel:
     """Return the kernel of a node for a few rows of one image.
 
     Fused: see lower_node. Errors: NoRowsError (there is none).
@@ -71,7 +71,7 @@ def lower_rows(node: Node, name: str, context: KernelContext, fused: bool = True
     shared = maps if block.in_place else set[str]()
     parameters = [Parameter(n, p, n in shared, n == TABLE) for n, p in zip(given, lowered.params, strict=True)]
     same = {given.index(names[count + out]): i for out, i in alias_of(node) if out in computed}
-    printer = printer_of(context)(lowered, parameters, same, fused, context.style.unroll_moves, loops)
+    printer = printer_of(context)(lowered, parameters, same, context.style.unroll_moves, loops)
     before, each = _split(lowered.body, printer, maps | {TABLE})
     comment = re.sub(r" Padding: [^.]*\.", "", comment_of(node))  # the rows that it reads are in a table
     prepare = None
@@ -81,8 +81,8 @@ def lower_rows(node: Node, name: str, context: KernelContext, fused: bool = True
     return RowKernel(prepare, rows, printer.scratch.size_bytes, printer.scratch.dtype, tuple(names), block)
 
 
-WholeKernel = Callable[[Node, str, KernelContext, bool], Kernel]
-"""(node, name, context, whether multiply-adds are fused) -> the kernel for whole maps"""
+WholeKernel = Callable[[Node, str, KernelContext], Kernel]
+"""(node, name, context) -> the kernel for whole maps"""
 
 
 @dataclass(frozen=True)
@@ -102,11 +102,11 @@ class SumKernel:
         return self.add, self.apply
 
 
-def lower_sum(parts: RowSum, name: str, context: KernelContext, fused: bool, whole: WholeKernel) -> SumKernel:
+def lower_sum(parts: RowSum, name: str, context: KernelContext, whole: WholeKernel) -> SumKernel:
     """Return the kernels of a sum over rows."""
 
     def function(node: Node, name: str) -> CFunction:
-        kernel, overwriting = whole(node, name, context, fused), {out for out, _ in alias_of(node)}
+        kernel, overwriting = whole(node, name, context), {out for out, _ in alias_of(node)}
         made = (value.name for out, value in enumerate(node.outputs) if out not in overwriting)
         names = (*(value.name for value in node.inputs), *made)
         return CFunction(name, kernel.source, kernel.declaration, names, kernel.scratch_dtype)

@@ -23,6 +23,9 @@ from tinytrain_compile.lower.schedules import four_at_a_time
 from tinytrain_compile.ops.names import attrs_of, operand
 from tinytrain_compile.ops.normalise import AxisAttrs, NormalizeAttrs
 
+_TWO = te.comm_reducer(lambda a, b: (a[0] + b[0], a[1] + b[1]), lambda _a, _b: (f32(0), f32(0)), "two_sums")
+"""Two sums in one pass."""
+
 
 class AxisGroups:
     """A tensor as groups of elements: which loops run over groups (kept) and which inside one (summed)."""
@@ -88,7 +91,8 @@ class AxisGroups:
         for name in reversed((*sums, *scalars)):
             block = sch.get_sblock(name)
             sch.compute_at(block, loop, preserve_unit_loops=True)
-            sch.set_scope(block, 0, "local")
+            for index in range(len(sch.get(block).writes)):
+                sch.set_scope(block, index, "local")
             if name in sums:
                 sch.decompose_reduction(block, sch.get_loops(block)[-len(self.summed)])
 
@@ -169,10 +173,14 @@ def normalize_grad(node: Node, context: KernelContext) -> KernelSpec:
     dy, xhat = tensor(node, "dxhat", groups.shape), tensor(node, "xhat", groups.shape)
     rstd = tensor(node, "rstd", groups.kept)
     share = f32(1.0 / groups.count)
-    total_dy = groups.sum("whole", lambda _g, at: dy[at])
-    total_slope = groups.sum("slope", lambda _g, at: dy[at] * xhat[at])
+    apart = context.uses_float_vectors  # a sum on lanes has a loop of its own
+    if apart:
+        total_dy = groups.sum("whole", lambda _g, at: dy[at])
+        total_slope = groups.sum("slope", lambda _g, at: dy[at] * xhat[at])
+    else:
+        total_dy, total_slope = groups.sum("sums", lambda _g, at: (dy[at], dy[at] * xhat[at]), _TWO)
     mean = groups.scalar("mean", lambda g: total_dy[g] * share)
     minus_slope = groups.scalar("minus_slope", lambda g: total_slope[g] * f32(-1.0 / groups.count))
     out = groups.rewrite(lambda g, at: rstd[g] * ((dy[at] - mean[g]) + xhat[at] * minus_slope[g]))
-    sums, means = ("whole", "slope"), ("mean", "minus_slope")
+    sums, means = ("whole", "slope") if apart else ("sums",), ("mean", "minus_slope")
     return KernelSpec([dy, xhat, rstd], [out], lambda sch: groups.schedule(sch, context, sums, means))

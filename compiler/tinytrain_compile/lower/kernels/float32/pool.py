@@ -36,7 +36,14 @@ from tinytrain_compile.lower.kernels.base import (
     written,
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
-from tinytrain_compile.lower.kernels.row_blocks import RowBlockSpec, RowImage, row_kernel, windows_of, with_table
+from tinytrain_compile.lower.kernels.row_blocks import (
+    NoRowsError,
+    RowBlockSpec,
+    RowImage,
+    row_kernel,
+    windows_of,
+    with_table,
+)
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.names import attrs_of, operand, operands, result
 from tinytrain_compile.ops.pool import PoolAttrs, PoolGradAttrs, taps_in_range
@@ -151,6 +158,8 @@ class RowWindow(PoolWindow):
         counts = taps_in_range(self._attrs, 0, self._image[0])
         if axis == 1 or counts.min() == counts.max():
             return super().taps(axis, window)
+        if self._attrs.count_include_pad:  # the table does not tell rows of the padding from those beyond it
+            raise NoRowsError("a mean of rows in the padding, of which not every window has as many")
         rows = (self.along(0, window, _integer(tap))[0] for tap in range(self._attrs.kernel[0]))
         return sum((select(self._rows.exists(row), _integer(1), _integer(0)) for row in rows), start=_integer(0))
 

@@ -297,8 +297,8 @@ def quantise_error(node: Node, _context: KernelContext) -> KernelSpec:
     g = flat_tensor(node, "g")
 
     def element(i: Expr) -> Expr:
-        factor = call("tt_exponent_factor", i32(0) - p_out[0])
-        return call_int("tt_quantise_error", g[i], _inverse(attrs.unit), factor, address(peak), dtype="int8")
+        factor, edge = call("tt_exponent_factor", i32(0) - p_out[0]), call_int("tt_error_edge", p_out[0])
+        return call_int("tt_quantise_error", g[i], _inverse(attrs.unit), factor, edge, address(peak), dtype="int8")
 
     return KernelSpec([peak, p_out, g], [te.compute(g.shape, element, "out"), None], plain)
 
