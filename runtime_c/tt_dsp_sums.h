@@ -132,22 +132,31 @@ static inline TT_ALWAYS void tt_dot_2x2(int32_t *sum_00, int32_t *sum_01, int32_
 static inline TT_ALWAYS void tt_dot_2x1(int32_t *sum_0, int32_t *sum_1, const int16_t *a, const int16_t *b, int32_t blocks)
 {
 #if TT_HAS_DSP
-#define TT_BLOCK_2X1                                                                                                   \
+#define TT_BLOCK_2X1_WITH(first, dots)                                                                                 \
     "ldmia %[a]!, {%[x0], %[x1], %[x2], %[x3]}\n\t"                                                                    \
-    "ldrd %[y], %[y_next], [%[b]], #8\n\t"                                                                             \
-    "smlad %[s0], %[x0], %[y], %[s0]\n\tsmlad %[s1], %[x2], %[y], %[s1]\n\t"                                           \
-    "smlad %[s0], %[x1], %[y_next], %[s0]\n\tsmlad %[s1], %[x3], %[y_next], %[s1]\n\t"
+    "ldrd %[y], %[y_next], [%[b]], #8\n\t" first " %[s00], %[x0], %[y]" dots(00) first " %[s10], %[x2], %[y]" dots(10) \
+    "smlad %[s00], %[x1], %[y_next], %[s00]\n\tsmlad %[s10], %[x3], %[y_next], %[s10]\n\t"
+#define TT_BLOCK_2X1 TT_BLOCK_2X1_WITH("smlad", TT_ADDED)
+#define TT_TWO_SUMS(kind) [s00] kind(*sum_0), [s10] kind(*sum_1)
     TT_FOUR_REGISTERS
     uint32_t y, y_next;
-    if (blocks >= 2) {
+    if (TT_IS_ZERO(*sum_0) && TT_IS_ZERO(*sum_1)) {
+        __asm__ volatile(TT_BLOCK_2X1_WITH("smuad", TT_ALONE) : TT_TWO_SUMS("=&r"), TT_PAIRS : : "memory");
+        blocks -= 1;
+    }
+    if (blocks >= 4) {
         int32_t turns = blocks / 2;
         __asm__ volatile("1:\n\t" TT_BLOCK_2X1 TT_BLOCK_2X1 "subs %[turns], #1\n\tbne 1b"
-                : [s0] "+r"(*sum_0), [s1] "+r"(*sum_1), TT_PAIRS, [turns] "+r"(turns)
+                : TT_TWO_SUMS("+r"), TT_PAIRS, [turns] "+r"(turns)
                 :
                 : "memory", "cc");
+        blocks %= 2;
+    }
+    if (blocks >= 2) {
+        __asm__ volatile(TT_BLOCK_2X1 TT_BLOCK_2X1 : TT_TWO_SUMS("+r"), TT_PAIRS : : "memory");
     }
     if (blocks % 2 == 1) {
-        __asm__ volatile(TT_BLOCK_2X1 : [s0] "+r"(*sum_0), [s1] "+r"(*sum_1), TT_PAIRS : : "memory");
+        __asm__ volatile(TT_BLOCK_2X1 : TT_TWO_SUMS("+r"), TT_PAIRS : : "memory");
     }
 #else
     for (int32_t i = 0; i < blocks; i++, a += 8, b += 4) {

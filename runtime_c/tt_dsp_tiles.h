@@ -71,6 +71,27 @@ static inline TT_ALWAYS void tt_ends_2x2(int8_t *out, const int32_t *ends, int32
 #endif
 }
 
+/* The same of the two sums of one channel. */
+static inline TT_ALWAYS void tt_ends_2x1(
+    int8_t *out, const int32_t *ends, int32_t sum_00, int32_t sum_10, int32_t pitch, int32_t zero)
+{
+#if TT_HAS_DSP
+    TT_FOUR_REGISTERS
+#define TT_HALF_TILE(ends_of_tile, number)                                                                             \
+    __asm__ volatile(ends_of_tile                                                                                      \
+            : [s00] "+r"(sum_00), [s10] "+r"(sum_10), TT_FOUR, [ends] "+r"(ends), [out] "+r"(out)                      \
+            : [pitch] "ri"(pitch), [offset] "rI"(number)                                                               \
+            : "memory", "cc")
+#define TT_HALF_ENDS(correct, carry) TT_ENDS_OF(00, 10, correct, carry)
+    TT_FOR_ZERO(TT_HALF_TILE, TT_HALF_ENDS);
+#else
+    const int8_t y_00 = tt_requantise8_kept(sum_00, ends[0], ends[1], ends[2], zero, -128, 127);
+    const int8_t y_10 = tt_requantise8_kept(sum_10, ends[0], ends[1], ends[2], zero, -128, 127);
+    out[0] = y_00;
+    out[pitch] = y_10;
+#endif
+}
+
 /* Two rows for tt_dot_2x2 of elements as they are, the second `apart` behind the first; `to` is aligned to 8 bytes. */
 static inline TT_ALWAYS void tt_copy_two(int16_t *to, const int16_t *from, int32_t apart, int32_t blocks)
 {
@@ -141,6 +162,27 @@ static inline TT_ALWAYS void tt_product_tiles(int8_t *out, const int32_t *ends, 
         tt_ends_2x2(out + 2 * i, ends + 6 * i, sum_00, sum_01, sum_10, sum_11, pitch, zero);
     }
 #endif
+}
+
+/* A row of tiles of any number of channels, with sums of any length; what is left is half a tile. Of an odd channel at the
+ * end, the four elements of a block of b lie together. */
+static inline TT_ALWAYS void tt_product_row(int8_t *out, const int32_t *ends, const int16_t *a, const int16_t *b,
+    int32_t channels, int32_t blocks, int32_t pitch, int32_t zero)
+{
+    const int32_t tiles = channels / 2;
+    if (blocks <= TT_BLOCKS && tiles > 0) {
+        tt_product_tiles(out, ends, a, b, tiles, blocks, pitch, zero);
+    }
+    for (int32_t i = 0; blocks > TT_BLOCKS && i < tiles; i++) {
+        int32_t sum_00 = 0, sum_01 = 0, sum_10 = 0, sum_11 = 0;
+        tt_dot_2x2(&sum_00, &sum_01, &sum_10, &sum_11, a, b + 8 * blocks * i, blocks);
+        tt_ends_2x2(out + 2 * i, ends + 6 * i, sum_00, sum_01, sum_10, sum_11, pitch, zero);
+    }
+    if (channels % 2 == 1) {
+        int32_t sum_0 = 0, sum_1 = 0;
+        tt_dot_2x1(&sum_0, &sum_1, a, b + 8 * blocks * tiles, blocks);
+        tt_ends_2x1(out + 2 * tiles, ends + 6 * tiles, sum_0, sum_1, pitch, zero);
+    }
 }
 
 /* to[i * step] = from[i * pitch] + offset of `count` int8, a multiple of 4. */
