@@ -307,8 +307,10 @@ static inline TT_ALWAYS void tt_conv16(int8_t *y, int16_t *scratch, const int8_t
         }
         const int32_t column = (begin - line * of.wide) * of.right + left;
         tt_corner p = {in_place ? image + top * row + column * of.channels : rows, top, column};
-        for (int32_t pixel = 0; pixel < pixels; pixel += 2) {
-            const bool two = !lone || pixel + 1 < pixels;
+        int8_t *to = out;
+        int32_t left_over = pixels;
+        do {
+            const bool two = !lone || left_over > 1;
             const tt_corner q = two ? tt_next_corner(p, steps, of) : p;
             if (runs) {
                 tt_widen_windows(scratch, p.at, q.at, of.zero, under);
@@ -320,15 +322,17 @@ static inline TT_ALWAYS void tt_conv16(int8_t *y, int16_t *scratch, const int8_t
                 tt_widen_windows(scratch, bytes, bytes + n, of.zero, under);
             }
             p = tt_next_corner(q, steps, of);
-            int8_t *const to = two ? out + pixel * of.outputs : last_two;
+            int8_t *const own = two ? to : last_two;
             if (kept > 0) {
-                tt_two_pixels16(to, scratch, weights, ends, of.outputs, first, last, n, by);
+                tt_two_pixels16(own, scratch, weights, ends, of.outputs, first, last, n, by);
             } else {
-                tt_two_pixels8(to, scratch, w, of.outputs, under, by);
+                tt_two_pixels8(own, scratch, w, of.outputs, under, by);
             }
-            if (!two) {
-                memcpy(out + pixel * of.outputs + first, last_two + first, (size_t)(last - first));
-            }
+            to += 2 * of.outputs;
+            left_over -= 2;
+        } while (left_over > 0);
+        if (lone && left_over < 0) {
+            memcpy(to - 2 * of.outputs + first, last_two + first, (size_t)(last - first));
         }
     }
 }

@@ -310,9 +310,12 @@ static inline void tt_gather4(int16_t *to, const int8_t *from, int32_t pitch, in
     "sxtab16 %[x" #odd "], %[both], %[x" #even "], ror #8\n\tsxtab16 %[x" #even "], %[both], %[x" #even "]\n\t"
 /* Operands that are changed share no register with one that happens to have the same value: +&. */
 #define TT_STORE_FOUR "stmia %[to]!, {%[x0], %[x1], %[x2], %[x3]}\n\t"
+#define TT_IS_ONE(number) (__builtin_constant_p(number) && (number) == 1)
 #define TT_IN_TURNS(block, outputs, inputs)                                                                            \
     do {                                                                                                               \
-        if (blocks >= 2) {                                                                                             \
+        if (TT_IS_ONE(blocks / 2)) {                                                                                   \
+            __asm__ volatile(block block : TT_FOUR, outputs, [to] "+&r"(to) : inputs : "memory");                      \
+        } else if (blocks >= 2) {                                                                                      \
             int32_t turns = blocks / 2;                                                                                \
             __asm__ volatile("1:\n\t" block block "subs %[turns], #1\n\tbne 1b"                                        \
                     : TT_FOUR, outputs, [to] "+&r"(to), [turns] "+&r"(turns)                                           \

@@ -115,10 +115,17 @@ static inline TT_ALWAYS void tt_copy_two(int16_t *to, const int16_t *from, int32
 #endif
 }
 
+/* Where a row of tiles goes on. */
+typedef struct tt_tile_row {
+    int8_t *out;
+    const int32_t *ends;
+    const int16_t *b;
+} tt_tile_row;
+
 /* A row of tiles: of two rows of a and 2 * tiles of b, as tt_dot_2x2 takes them (each tile's behind the last), the sums and
  * their ends. blocks: a constant, at most TT_BLOCKS. */
 #define TT_BLOCKS 7
-static inline TT_ALWAYS void tt_product_tiles(int8_t *out, const int32_t *ends, const int16_t *a, const int16_t *b,
+static inline TT_ALWAYS tt_tile_row tt_product_tiles(int8_t *out, const int32_t *ends, const int16_t *a, const int16_t *b,
     int32_t tiles, int32_t blocks, int32_t pitch, int32_t zero)
 {
 #if TT_HAS_DSP
@@ -158,10 +165,14 @@ static inline TT_ALWAYS void tt_product_tiles(int8_t *out, const int32_t *ends, 
 #else
     for (int32_t i = 0; i < tiles; i++) {
         int32_t sum_00 = 0, sum_01 = 0, sum_10 = 0, sum_11 = 0;
-        tt_dot_2x2(&sum_00, &sum_01, &sum_10, &sum_11, a, b + 8 * blocks * i, blocks);
-        tt_ends_2x2(out + 2 * i, ends + 6 * i, sum_00, sum_01, sum_10, sum_11, pitch, zero);
+        tt_dot_2x2(&sum_00, &sum_01, &sum_10, &sum_11, a, b, blocks);
+        tt_ends_2x2(out, ends, sum_00, sum_01, sum_10, sum_11, pitch, zero);
+        out += 2;
+        ends += 6;
+        b += 8 * blocks;
     }
 #endif
+    return (tt_tile_row){out, ends, b};
 }
 
 /* A row of tiles of any number of channels, with sums of any length; what is left is half a tile. Of an odd channel at the
@@ -170,18 +181,20 @@ static inline TT_ALWAYS void tt_product_row(int8_t *out, const int32_t *ends, co
     int32_t channels, int32_t blocks, int32_t pitch, int32_t zero)
 {
     const int32_t tiles = channels / 2;
+    tt_tile_row row = {out, ends, b};
     if (blocks <= TT_BLOCKS && tiles > 0) {
-        tt_product_tiles(out, ends, a, b, tiles, blocks, pitch, zero);
+        row = tt_product_tiles(out, ends, a, b, tiles, blocks, pitch, zero);
     }
     for (int32_t i = 0; blocks > TT_BLOCKS && i < tiles; i++) {
         int32_t sum_00 = 0, sum_01 = 0, sum_10 = 0, sum_11 = 0;
-        tt_dot_2x2(&sum_00, &sum_01, &sum_10, &sum_11, a, b + 8 * blocks * i, blocks);
-        tt_ends_2x2(out + 2 * i, ends + 6 * i, sum_00, sum_01, sum_10, sum_11, pitch, zero);
+        tt_dot_2x2(&sum_00, &sum_01, &sum_10, &sum_11, a, row.b, blocks);
+        tt_ends_2x2(row.out, row.ends, sum_00, sum_01, sum_10, sum_11, pitch, zero);
+        row = (tt_tile_row){row.out + 2, row.ends + 6, row.b + 8 * blocks};
     }
     if (channels % 2 == 1) {
         int32_t sum_0 = 0, sum_1 = 0;
-        tt_dot_2x1(&sum_0, &sum_1, a, b + 8 * blocks * tiles, blocks);
-        tt_ends_2x1(out + 2 * tiles, ends + 6 * tiles, sum_0, sum_1, pitch, zero);
+        tt_dot_2x1(&sum_0, &sum_1, a, row.b, blocks);
+        tt_ends_2x1(row.out, row.ends, sum_0, sum_1, pitch, zero);
     }
 }
 
