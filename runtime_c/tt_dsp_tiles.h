@@ -123,8 +123,8 @@ typedef struct tt_tile_row {
 } tt_tile_row;
 
 /* A row of tiles: of two rows of a and 2 * tiles of b, as tt_dot_2x2 takes them (each tile's behind the last), the sums and
- * their ends. blocks: a constant, at most TT_BLOCKS. */
-#define TT_BLOCKS 7
+ * their ends. blocks: a constant. */
+#define TT_BLOCKS 7 /* of a sum that has no loop */
 static inline TT_ALWAYS tt_tile_row tt_product_tiles(int8_t *out, const int32_t *ends, const int16_t *a, const int16_t *b,
     int32_t tiles, int32_t blocks, int32_t pitch, int32_t zero)
 {
@@ -132,14 +132,19 @@ static inline TT_ALWAYS tt_tile_row tt_product_tiles(int8_t *out, const int32_t 
     TT_FOUR_REGISTERS
     uint32_t y, y_next;
     int32_t sum_00, sum_01, sum_10, sum_11;
-    int8_t *const end = out + 2 * tiles; /* in memory: all registers have another use */
-#define TT_TILES_OF(sums, ends_of_tile, number)                                                                        \
-    __asm__ volatile("1:\n\t" sums "sub %[a], %[a], %[back]\n\t" ends_of_tile                                           \
-                     "ldr %[x3], %[end]\n\tcmp %[out], %[x3]\n\tbne 1b"                                                 \
+    int8_t *const end = out + 2 * tiles; /* in memory, as `start` and `stop`: all registers have another use */
+    const int16_t *const start = a, *const stop = a + 8 * blocks;
+#define TT_TILES_WITH(sums, ends_of_tile, number, ...)                                                                 \
+    __asm__ volatile("1:\n\t" sums ends_of_tile "ldr %[x3], %[end]\n\tcmp %[out], %[x3]\n\tbne 1b"                    \
             : [s00] "=&r"(sum_00), [s01] "=&r"(sum_01), [s10] "=&r"(sum_10), [s11] "=&r"(sum_11), TT_PAIRS,             \
             [ends] "+r"(ends), [out] "+r"(out)                                                                          \
-            : [pitch] "i"(pitch), [offset] "i"(number), [back] "i"(16 * blocks), [end] "m"(end)                         \
+            : [pitch] "i"(pitch), [offset] "i"(number), [end] "m"(end), __VA_ARGS__                                     \
             : "memory", "cc")
+#define TT_TILES_OF(sums, ends_of_tile, number)                                                                        \
+    TT_TILES_WITH(sums "sub %[a], %[a], %[back]\n\t", ends_of_tile, number, [back] "i"(16 * blocks))
+#define TT_LONG_OF(sums, ends_of_tile, number)                                                                         \
+    TT_TILES_WITH(sums "2:\n\t" TT_BLOCK TT_BLOCK TT_BLOCK TT_BLOCK "ldr %[x3], %[stop]\n\tcmp %[a], %[x3]\n\tbne 2b\n\t" \
+        "ldr %[a], %[start]\n\t", ends_of_tile, number, [start] "m"(start), [stop] "m"(stop))
 #define TT_TILES_1(...) TT_TILES_OF(TT_FIRST_BLOCK, __VA_ARGS__)
 #define TT_TILES_2(...) TT_TILES_OF(TT_FIRST_BLOCK TT_BLOCK, __VA_ARGS__)
 #define TT_TILES_3(...) TT_TILES_OF(TT_FIRST_BLOCK TT_BLOCK TT_BLOCK, __VA_ARGS__)
@@ -147,7 +152,19 @@ static inline TT_ALWAYS tt_tile_row tt_product_tiles(int8_t *out, const int32_t 
 #define TT_TILES_5(...) TT_TILES_OF(TT_FIRST_BLOCK TT_BLOCK TT_BLOCK TT_BLOCK TT_BLOCK, __VA_ARGS__)
 #define TT_TILES_6(...) TT_TILES_OF(TT_FIRST_BLOCK TT_BLOCK TT_BLOCK TT_BLOCK TT_BLOCK TT_BLOCK, __VA_ARGS__)
 #define TT_TILES_7(...) TT_TILES_OF(TT_FIRST_BLOCK TT_BLOCK TT_BLOCK TT_BLOCK TT_BLOCK TT_BLOCK TT_BLOCK, __VA_ARGS__)
-    if (blocks == 1) {
+#define TT_LONG_1(...) TT_LONG_OF(TT_FIRST_BLOCK, __VA_ARGS__)
+#define TT_LONG_2(...) TT_LONG_OF(TT_FIRST_BLOCK TT_BLOCK, __VA_ARGS__)
+#define TT_LONG_3(...) TT_LONG_OF(TT_FIRST_BLOCK TT_BLOCK TT_BLOCK, __VA_ARGS__)
+#define TT_LONG_4(...) TT_LONG_OF(TT_FIRST_BLOCK TT_BLOCK TT_BLOCK TT_BLOCK, __VA_ARGS__)
+    if (blocks > TT_BLOCKS && blocks % 4 == 1) {
+        TT_FOR_ZERO(TT_LONG_1, TT_ENDS);
+    } else if (blocks > TT_BLOCKS && blocks % 4 == 2) {
+        TT_FOR_ZERO(TT_LONG_2, TT_ENDS);
+    } else if (blocks > TT_BLOCKS && blocks % 4 == 3) {
+        TT_FOR_ZERO(TT_LONG_3, TT_ENDS);
+    } else if (blocks > TT_BLOCKS) {
+        TT_FOR_ZERO(TT_LONG_4, TT_ENDS);
+    } else if (blocks == 1) {
         TT_FOR_ZERO(TT_TILES_1, TT_ENDS);
     } else if (blocks == 2) {
         TT_FOR_ZERO(TT_TILES_2, TT_ENDS);
@@ -175,21 +192,13 @@ static inline TT_ALWAYS tt_tile_row tt_product_tiles(int8_t *out, const int32_t 
     return (tt_tile_row){out, ends, b};
 }
 
-/* A row of tiles of any number of channels, with sums of any length; what is left is half a tile. Of an odd channel at the
- * end, the four elements of a block of b lie together. */
+/* Such a row of any number of channels: of an odd one at the end, the four elements of a block of b lie together. */
 static inline TT_ALWAYS void tt_product_row(int8_t *out, const int32_t *ends, const int16_t *a, const int16_t *b,
     int32_t channels, int32_t blocks, int32_t pitch, int32_t zero)
 {
-    const int32_t tiles = channels / 2;
     tt_tile_row row = {out, ends, b};
-    if (blocks <= TT_BLOCKS && tiles > 0) {
-        row = tt_product_tiles(out, ends, a, b, tiles, blocks, pitch, zero);
-    }
-    for (int32_t i = 0; blocks > TT_BLOCKS && i < tiles; i++) {
-        int32_t sum_00 = 0, sum_01 = 0, sum_10 = 0, sum_11 = 0;
-        tt_dot_2x2(&sum_00, &sum_01, &sum_10, &sum_11, a, row.b, blocks);
-        tt_ends_2x2(row.out, row.ends, sum_00, sum_01, sum_10, sum_11, pitch, zero);
-        row = (tt_tile_row){row.out + 2, row.ends + 6, row.b + 8 * blocks};
+    if (channels > 1) {
+        row = tt_product_tiles(out, ends, a, b, channels / 2, blocks, pitch, zero);
     }
     if (channels % 2 == 1) {
         int32_t sum_0 = 0, sum_1 = 0;
