@@ -107,15 +107,14 @@ static inline TT_ALWAYS void tt_two_windows(
         const int8_t *from_p = p.at + i * of.dilation_rows * of.width * of.channels;
         const int8_t *from_q = q.at + i * of.dilation_rows * of.width * of.channels;
         if (of.dilation_columns == 1 && inside && there_p && there_q) {
-            tt_widen_both(to, from_p, from_q, -of.zero, of.columns * blocks);
-            to += of.columns * 8 * blocks;
+            to = tt_widen_both(to, from_p, from_q, -of.zero, of.columns * blocks).to;
             continue;
         }
-        for (int32_t j = 0; j < of.columns; j++, to += 8 * blocks, from_p += on, from_q += on) {
+        for (int32_t j = 0; j < of.columns; j++, from_p += on, from_q += on) {
             const int32_t at_p = p.column + j * of.dilation_columns, at_q = q.column + j * of.dilation_columns;
             const int8_t *const own_p = there_p && at_p >= 0 && at_p < of.width ? from_p : border;
             const int8_t *const own_q = there_q && at_q >= 0 && at_q < of.width ? from_q : border;
-            tt_widen_both(to, own_p, own_q, -of.zero, blocks);
+            to = tt_widen_both(to, own_p, own_q, -of.zero, blocks).to;
         }
     }
 }
@@ -145,14 +144,16 @@ static inline TT_ALWAYS void tt_widen_windows(
     int16_t *to, const int8_t *p, const int8_t *q, int32_t zero, tt_window_rows of)
 {
     const int32_t blocks = of.run / 4, rest = of.run % 4, gathered = of.overlaps ? 0 : of.left;
-    for (int32_t r = 0; r < of.rows; r++, to += 8 * blocks) {
-        const int8_t *const from_p = p + r * of.pitch, *const from_q = q + r * of.pitch;
-        tt_widen_both(to, from_p, from_q, -zero, blocks);
+    tt_two_rows on = {to, p, q};
+    for (int32_t r = 0; r < of.rows; r++) {
+        on = tt_widen_both(on.to, on.from, on.next, -zero, blocks);
         if (of.overlaps) {
-            tt_widen_both(to + 8 * blocks, from_p + of.run - 4, from_q + of.run - 4, -zero, 1);
-            to += 8;
+            on = tt_widen_both(on.to, on.from + rest - 4, on.next + rest - 4, -zero, 1);
         }
+        on.from += of.pitch - (of.overlaps ? of.run : 4 * blocks);
+        on.next += of.pitch - (of.overlaps ? of.run : 4 * blocks);
     }
+    to += 8 * blocks * of.rows;
     TT_UNROLL
     for (int32_t k = 0; k < gathered; k++) {
         const int32_t i = k / rest * of.pitch + 4 * blocks + k % rest;
@@ -165,15 +166,35 @@ static inline TT_ALWAYS void tt_widen_windows(
 static inline TT_ALWAYS void tt_widen_weights(int16_t *to, const int8_t *w, const int8_t *next, tt_window_rows of)
 {
     const int32_t blocks = (of.run * of.rows + 3) / 4, rest = of.run % 4;
-    const int32_t ahead = of.overlaps ? of.run / 4 + 1 : blocks, first = of.overlaps || rest == 0 ? 0 : of.left % 4;
+    if (of.left == 0) {
+        (void)tt_widen_both(to, w, next, 0, blocks);
+        return;
+    }
+    const int32_t each = of.overlaps ? of.run / 4 + 1 : blocks, first = of.overlaps ? 0 : of.left % 4;
     const int32_t end = of.overlaps ? 4 - rest : first == 0 ? 0 : 4;
     of.pitch = of.run;
     tt_widen_windows(to, w, next, 0, of);
-    for (int32_t block = ahead; block <= blocks; block += ahead) {
+    for (int32_t block = each; block <= blocks; block += each) {
         TT_UNROLL
         for (int32_t k = first; k < end; k++) {
             to[8 * block - 8 + tt_place(k)] = 0;
             to[8 * block - 4 + tt_place(k)] = 0;
+        }
+    }
+}
+
+/* Those of one channel, each of its blocks behind the last. two: place for those of two. */
+static inline TT_ALWAYS void tt_widen_last(int16_t *to, const int8_t *w, int16_t *two, tt_window_rows of)
+{
+    const int32_t blocks = (of.run * of.rows + 3) / 4;
+    if (of.left > 0) {
+        tt_widen_weights(two, w, w, of);
+    }
+    for (int32_t i = 0; i < blocks; i++) {
+        if (of.left > 0) {
+            memcpy(to + 4 * i, two + 8 * i, 4 * sizeof *to);
+        } else {
+            tt_widen4(to + 4 * i, w + 4 * i, 0);
         }
     }
 }
@@ -295,11 +316,8 @@ static inline TT_ALWAYS void tt_conv16(int8_t *y, int16_t *scratch, const int8_t
             for (; o + 2 <= last; o += 2) {
                 tt_widen_weights(weights + (o - first) * 4 * blocks, w + o * n, w + (o + 1) * n, under);
             }
-            if (o < last) { /* alone, its blocks lie together */
-                tt_widen_weights(scratch, w + o * n, w + o * n, under);
-                for (int32_t k = 0; k < blocks; k++) {
-                    memcpy(weights + (o - first) * 4 * blocks + 4 * k, scratch + 8 * k, 4 * sizeof *weights);
-                }
+            if (o < last) {
+                tt_widen_last(weights + (o - first) * 4 * blocks, w + o * n, scratch, under);
             }
             if (keeps != 0) {
                 tt_keep_ends(ends, by.bias + first, by.multiplier + first, by.shift + first, last - first);

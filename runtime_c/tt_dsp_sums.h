@@ -144,7 +144,7 @@ static inline TT_ALWAYS void tt_dot_2x1(int32_t *sum_0, int32_t *sum_1, const in
         __asm__ volatile(TT_BLOCK_2X1_WITH("smuad", TT_ALONE) : TT_TWO_SUMS("=&r"), TT_PAIRS : : "memory");
         blocks -= 1;
     }
-    if (blocks >= 4) {
+    if (blocks >= 7) {
         int32_t turns = blocks / 2;
         __asm__ volatile("1:\n\t" TT_BLOCK_2X1 TT_BLOCK_2X1 "subs %[turns], #1\n\tbne 1b"
                 : TT_TWO_SUMS("+r"), TT_PAIRS, [turns] "+r"(turns)
@@ -152,10 +152,15 @@ static inline TT_ALWAYS void tt_dot_2x1(int32_t *sum_0, int32_t *sum_1, const in
                 : "memory", "cc");
         blocks %= 2;
     }
+    if (blocks >= 4) {
+        __asm__ volatile(TT_BLOCK_2X1 TT_BLOCK_2X1 TT_BLOCK_2X1 TT_BLOCK_2X1 : TT_TWO_SUMS("+r"), TT_PAIRS : : "memory");
+        blocks -= 4;
+    }
     if (blocks >= 2) {
         __asm__ volatile(TT_BLOCK_2X1 TT_BLOCK_2X1 : TT_TWO_SUMS("+r"), TT_PAIRS : : "memory");
+        blocks -= 2;
     }
-    if (blocks % 2 == 1) {
+    if (blocks == 1) {
         __asm__ volatile(TT_BLOCK_2X1 : TT_TWO_SUMS("+r"), TT_PAIRS : : "memory");
     }
 #else
@@ -296,6 +301,12 @@ static inline void tt_gather4(int16_t *to, const int8_t *from, int32_t pitch, in
 #endif
 }
 
+/* Where two rows go on. */
+typedef struct tt_two_rows {
+    int16_t *to;
+    const int8_t *from, *next;
+} tt_two_rows;
+
 /* Two rows for tt_dot_2x2: of four elements of each in turn, what tt_widen4 gives. */
 #if TT_HAS_DSP
 #define TT_WIDEN_TWO                                                                                                   \
@@ -327,7 +338,7 @@ static inline void tt_gather4(int16_t *to, const int8_t *from, int32_t pitch, in
         }                                                                                                              \
     } while (0)
 #endif
-static inline TT_ALWAYS void tt_widen_both(
+static inline TT_ALWAYS tt_two_rows tt_widen_both(
     int16_t *to, const int8_t *from, const int8_t *next, int32_t offset, int32_t blocks)
 {
 #if TT_HAS_DSP
@@ -335,18 +346,19 @@ static inline TT_ALWAYS void tt_widen_both(
     TT_FOUR_REGISTERS
     TT_IN_TURNS(TT_WIDEN_TWO, TT_LIST([from] "+r"(from), [next] "+r"(next)), [both] "r"(both));
 #else
-    for (int32_t i = 0; i < 4 * blocks; i += 4) {
-        tt_widen4(to + 2 * i, from + i, offset);
-        tt_widen4(to + 2 * i + 4, next + i, offset);
+    for (int32_t i = 0; i < blocks; i++, to += 8, from += 4, next += 4) {
+        tt_widen4(to, from, offset);
+        tt_widen4(to + 4, next, offset);
     }
 #endif
+    return (tt_two_rows){to, from, next};
 }
 
 /* The same if the second row is `pitch` behind the first. */
 static inline TT_ALWAYS void tt_widen_two(
     int16_t *to, const int8_t *from, int32_t pitch, int32_t offset, int32_t blocks)
 {
-    tt_widen_both(to, from, from + pitch, offset, blocks);
+    (void)tt_widen_both(to, from, from + pitch, offset, blocks);
 }
 
 /* Two neighbouring columns for tt_dot_2x2: of four elements of each in turn, what tt_gather4 gives. */

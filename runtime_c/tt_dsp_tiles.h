@@ -156,13 +156,13 @@ static inline TT_ALWAYS tt_tile_row tt_product_tiles(int8_t *out, const int32_t 
 #define TT_LONG_2(...) TT_LONG_OF(TT_FIRST_BLOCK TT_BLOCK, __VA_ARGS__)
 #define TT_LONG_3(...) TT_LONG_OF(TT_FIRST_BLOCK TT_BLOCK TT_BLOCK, __VA_ARGS__)
 #define TT_LONG_4(...) TT_LONG_OF(TT_FIRST_BLOCK TT_BLOCK TT_BLOCK TT_BLOCK, __VA_ARGS__)
-    if (blocks > TT_BLOCKS && blocks % 4 == 1) {
+    if (blocks > TT_STRAIGHT && blocks % 4 == 1) {
         TT_FOR_ZERO(TT_LONG_1, TT_ENDS);
-    } else if (blocks > TT_BLOCKS && blocks % 4 == 2) {
+    } else if (blocks > TT_STRAIGHT && blocks % 4 == 2) {
         TT_FOR_ZERO(TT_LONG_2, TT_ENDS);
-    } else if (blocks > TT_BLOCKS && blocks % 4 == 3) {
+    } else if (blocks > TT_STRAIGHT && blocks % 4 == 3) {
         TT_FOR_ZERO(TT_LONG_3, TT_ENDS);
-    } else if (blocks > TT_BLOCKS) {
+    } else if (blocks > TT_STRAIGHT) {
         TT_FOR_ZERO(TT_LONG_4, TT_ENDS);
     } else if (blocks == 1) {
         TT_FOR_ZERO(TT_TILES_1, TT_ENDS);
@@ -192,13 +192,20 @@ static inline TT_ALWAYS tt_tile_row tt_product_tiles(int8_t *out, const int32_t 
     return (tt_tile_row){out, ends, b};
 }
 
-/* Such a row of any number of channels: of an odd one at the end, the four elements of a block of b lie together. */
+/* Such a row of any number of channels, with sums of any length: the four elements of a block of b lie together if it is of
+ * an odd channel at the end. */
 static inline TT_ALWAYS void tt_product_row(int8_t *out, const int32_t *ends, const int16_t *a, const int16_t *b,
     int32_t channels, int32_t blocks, int32_t pitch, int32_t zero)
 {
     tt_tile_row row = {out, ends, b};
-    if (channels > 1) {
+    if (blocks <= TT_BLOCKS && channels > 1) {
         row = tt_product_tiles(out, ends, a, b, channels / 2, blocks, pitch, zero);
+    }
+    for (int32_t i = 1; blocks > TT_BLOCKS && i < channels; i += 2) { /* a loop in C has shorter turns */
+        int32_t sum_00 = 0, sum_01 = 0, sum_10 = 0, sum_11 = 0;
+        tt_dot_2x2(&sum_00, &sum_01, &sum_10, &sum_11, a, row.b, blocks);
+        tt_ends_2x2(row.out, row.ends, sum_00, sum_01, sum_10, sum_11, pitch, zero);
+        row = (tt_tile_row){row.out + 2, row.ends + 6, row.b + 8 * blocks};
     }
     if (channels % 2 == 1) {
         int32_t sum_0 = 0, sum_1 = 0;
