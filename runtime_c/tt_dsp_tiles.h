@@ -123,8 +123,9 @@ typedef struct tt_tile_row {
 } tt_tile_row;
 
 /* A row of tiles: of two rows of a and 2 * tiles of b, as tt_dot_2x2 takes them (each tile's behind the last), the sums and
- * their ends. blocks: a constant. */
-#define TT_BLOCKS 7 /* of a sum that has no loop */
+ * their ends. blocks: a constant, at most TT_BLOCKS; with more than TT_STRAIGHT, sums are a loop. */
+#define TT_STRAIGHT 7
+#define TT_BLOCKS 64
 static inline TT_ALWAYS tt_tile_row tt_product_tiles(int8_t *out, const int32_t *ends, const int16_t *a, const int16_t *b,
     int32_t tiles, int32_t blocks, int32_t pitch, int32_t zero)
 {
