@@ -138,24 +138,33 @@ static inline TT_ALWAYS tt_window_rows tt_window_rows_of(int32_t rows, int32_t r
     return (tt_window_rows){rows, run, pitch, left, may_overlap && run > 4 && left > 0 && (left + 3) / 4 == rows};
 }
 
-/* Two windows as tt_widen_two lays them. Places in the last blocks that no element has are not set, or hold an element that
- * another block has too. */
+/* Two windows as tt_widen_two lays them. Places in the last blocks that no element has hold anything, or an element that
+ * another block has too. bytes: for what is left of both, if that is much, or moved as words. */
 static inline TT_ALWAYS void tt_widen_windows(
-    int16_t *to, const int8_t *p, const int8_t *q, int32_t zero, tt_window_rows of)
+    int16_t *to, const int8_t *p, const int8_t *q, int8_t *bytes, int32_t zero, tt_window_rows of)
 {
-    const int32_t blocks = of.run / 4, rest = of.run % 4, gathered = of.overlaps ? 0 : of.left;
+    const int32_t blocks = of.run / 4, rest = of.run % 4, more = of.overlaps ? 0 : (of.left + 3) / 4;
+    const bool copied = of.left > 9 || (TT_HAS_DSP && rest < 3);
     tt_two_rows on = {to, p, q};
     for (int32_t r = 0; r < of.rows; r++) {
         on = tt_widen_both(on.to, on.from, on.next, -zero, blocks);
         if (of.overlaps) {
             on = tt_widen_both(on.to, on.from + rest - 4, on.next + rest - 4, -zero, 1);
+        } else if (copied) {
+            memcpy(bytes + r * rest, on.from, (size_t)rest);
+            memcpy(bytes + 4 * more + r * rest, on.next, (size_t)rest);
         }
         on.from += of.pitch - (of.overlaps ? of.run : 4 * blocks);
         on.next += of.pitch - (of.overlaps ? of.run : 4 * blocks);
     }
+    if (copied) {
+        (void)tt_widen_both(on.to, bytes, bytes + 4 * more, -zero, more);
+        return;
+    }
+    const int32_t alone = of.overlaps ? 0 : of.left;
     to += 8 * blocks * of.rows;
     TT_UNROLL
-    for (int32_t k = 0; k < gathered; k++) {
+    for (int32_t k = 0; k < alone; k++) {
         const int32_t i = k / rest * of.pitch + 4 * blocks + k % rest;
         to[k / 4 * 8 + tt_place(k % 4)] = (int16_t)(p[i] - zero);
         to[k / 4 * 8 + 4 + tt_place(k % 4)] = (int16_t)(q[i] - zero);
@@ -163,7 +172,8 @@ static inline TT_ALWAYS void tt_widen_windows(
 }
 
 /* The weights of two channels for windows that lie so: zeros where tt_widen_windows leaves what does not count. */
-static inline TT_ALWAYS void tt_widen_weights(int16_t *to, const int8_t *w, const int8_t *next, tt_window_rows of)
+static inline TT_ALWAYS void tt_widen_weights(
+    int16_t *to, const int8_t *w, const int8_t *next, int8_t *bytes, tt_window_rows of)
 {
     const int32_t blocks = (of.run * of.rows + 3) / 4, rest = of.run % 4;
     if (of.left == 0) {
@@ -173,7 +183,7 @@ static inline TT_ALWAYS void tt_widen_weights(int16_t *to, const int8_t *w, cons
     const int32_t each = of.overlaps ? of.run / 4 + 1 : blocks, first = of.overlaps ? 0 : of.left % 4;
     const int32_t end = of.overlaps ? 4 - rest : first == 0 ? 0 : 4;
     of.pitch = of.run;
-    tt_widen_windows(to, w, next, 0, of);
+    tt_widen_windows(to, w, next, bytes, 0, of);
     for (int32_t block = each; block <= blocks; block += each) {
         TT_UNROLL
         for (int32_t k = first; k < end; k++) {
@@ -184,11 +194,11 @@ static inline TT_ALWAYS void tt_widen_weights(int16_t *to, const int8_t *w, cons
 }
 
 /* Those of one channel, each of its blocks behind the last. two: place for those of two. */
-static inline TT_ALWAYS void tt_widen_last(int16_t *to, const int8_t *w, int16_t *two, tt_window_rows of)
+static inline TT_ALWAYS void tt_widen_last(int16_t *to, const int8_t *w, int16_t *two, int8_t *bytes, tt_window_rows of)
 {
     const int32_t blocks = (of.run * of.rows + 3) / 4;
     if (of.left > 0) {
-        tt_widen_weights(two, w, w, of);
+        tt_widen_weights(two, w, w, bytes, of);
     }
     for (int32_t i = 0; i < blocks; i++) {
         if (of.left > 0) {
@@ -271,9 +281,9 @@ static inline TT_ALWAYS void tt_two_pixels8(
  * these rows in all channels. Turns go through the pixels of all images, then to the next strip.
  * kept: output channels whose weights are widened together, an even number or all; 0: none are. keeps: 1 if also what
  * their ends read is kept. scratch, from turn to turn: two windows and these weights as int16 in whole blocks of four;
- * three words for each of these ends; if the image is read in place: two windows as int8, unless one is a run of elements,
- * or (in whole words, with padding) a border of `channels` elements; the output of two pixels, if some turn has an odd
- * number; the rows of a strip. */
+ * three words for each of these ends; what is left of the rows of two windows, as int8 in whole blocks; if the image is read
+ * in place: two windows as int8, unless one is a run of elements, or (in whole words, with padding) a border of `channels`
+ * elements; the output of two pixels, if some turn has an odd number; the rows of a strip. */
 static inline TT_ALWAYS void tt_conv16(int8_t *y, int16_t *scratch, const int8_t *x, const int8_t *w, int32_t turn,
     tt_conv_shape of, int32_t kept, int32_t keeps, tt_dense_ends by)
 {
@@ -285,14 +295,16 @@ static inline TT_ALWAYS void tt_conv16(int8_t *y, int16_t *scratch, const int8_t
     const bool in_place = of.strip == 0, words = of.channels % 4 == 0, padded = tt_is_padded(of);
     const bool runs = !in_place || (of.rows * of.columns == 1 && !padded);
     const bool lone = (in_place ? all : most) % 2 != 0;
+    const tt_window_rows under = tt_window_rows_of(in_place ? 1 : of.rows, in_place ? n : run, pitch, kept > 0);
     int16_t *const weights = scratch + 8 * blocks;
     int32_t *const ends = keeps == 0 ? NULL : (int32_t *)(void *)(weights + 4 * kept * blocks);
     int8_t *const bytes = (int8_t *)(weights + 4 * kept * blocks) + 12 * keeps * kept;
+    int8_t *const copies = bytes + (under.left + 3) / 4 * 8, *const border = copies;
     const bool bordered = in_place && words && padded;
-    int8_t *const last_two = bytes + (!runs && !words ? 2 * n : bordered ? of.channels : 0);
+    int8_t *const last_two = copies + (!runs && !words ? 2 * n : bordered ? of.channels : 0);
     int8_t *const rows = last_two + (lone ? 2 * of.outputs : 0);
     if (bordered && turn == 0) {
-        memset(bytes, of.zero, (size_t)of.channels);
+        memset(border, of.zero, (size_t)of.channels);
     }
     const int32_t place = in_place ? turn % (of.count * parts) : turn;
     const int32_t begin = place % parts * most, pixels = all - begin < most ? all - begin : most;
@@ -303,7 +315,6 @@ static inline TT_ALWAYS void tt_conv16(int8_t *y, int16_t *scratch, const int8_t
         const bool there = top + r >= 0 && top + r < of.height;
         tt_row8(rows + r * pitch, there ? image + (top + r) * of.width * of.channels : NULL, pitch, of);
     }
-    const tt_window_rows under = tt_window_rows_of(in_place ? 1 : of.rows, in_place ? n : run, pitch, kept > 0);
     const int32_t wide = of.wide * of.right, row = in_place ? of.width * of.channels : pitch, left = in_place ? -of.left : 0;
     const bool one = in_place ? of.high == 1 : of.strip == 1;
     const tt_steps steps = {of.right * of.channels, of.down * row - wide * of.channels, left, one ? left : left + wide};
@@ -314,10 +325,10 @@ static inline TT_ALWAYS void tt_conv16(int8_t *y, int16_t *scratch, const int8_t
         if (kept > 0 && (in_place ? place == 0 : turn == 0 || kept < of.outputs)) {
             int32_t o = first;
             for (; o + 2 <= last; o += 2) {
-                tt_widen_weights(weights + (o - first) * 4 * blocks, w + o * n, w + (o + 1) * n, under);
+                tt_widen_weights(weights + (o - first) * 4 * blocks, w + o * n, w + (o + 1) * n, bytes, under);
             }
             if (o < last) {
-                tt_widen_last(weights + (o - first) * 4 * blocks, w + o * n, scratch, under);
+                tt_widen_last(weights + (o - first) * 4 * blocks, w + o * n, scratch, bytes, under);
             }
             if (keeps != 0) {
                 tt_keep_ends(ends, by.bias + first, by.multiplier + first, by.shift + first, last - first);
@@ -331,13 +342,13 @@ static inline TT_ALWAYS void tt_conv16(int8_t *y, int16_t *scratch, const int8_t
             const bool two = !lone || left_over > 1;
             const tt_corner q = two ? tt_next_corner(p, steps, of) : p;
             if (runs) {
-                tt_widen_windows(scratch, p.at, q.at, of.zero, under);
+                tt_widen_windows(scratch, p.at, q.at, bytes, of.zero, under);
             } else if (words) {
-                tt_two_windows(scratch, p, q, bytes, of);
+                tt_two_windows(scratch, p, q, border, of);
             } else {
-                tt_window8(bytes, p, of);
-                tt_window8(bytes + n, q, of);
-                tt_widen_windows(scratch, bytes, bytes + n, of.zero, under);
+                tt_window8(copies, p, of);
+                tt_window8(copies + n, q, of);
+                tt_widen_windows(scratch, copies, copies + n, bytes, of.zero, under);
             }
             p = tt_next_corner(q, steps, of);
             int8_t *const own = two ? to : last_two;

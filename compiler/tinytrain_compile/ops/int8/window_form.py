@@ -55,6 +55,12 @@ class WindowMap:
         return math.prod(self.kernel) * self.channels
 
     @property
+    def left_bytes(self) -> int:
+        """Bytes of what is left of the rows of a window beside their whole blocks, in whole blocks."""
+        rows, run = (self.kernel[0], self.elements // self.kernel[0]) if self.strip else (1, self.elements)
+        return -(-(rows * (run % DOT_TERMS)) // DOT_TERMS) * DOT_TERMS
+
+    @property
     def copied_bytes(self) -> int:
         """Bytes of the input rows of a strip, as int8."""
         pitch = ((self.out[1] - 1) * self.strides[1] + self.kernel[1]) * self.channels
@@ -99,7 +105,7 @@ def paired_windows(node: Node, room: int, shares: bool) -> PairedWindows | None:
         return None
     of = of if shares or of.channels % DOT_TERMS else replace(of, strip=0)
     row, ends = _row_bytes(of), short_ends(node) and outputs <= _TILE_PITCH
-    least = 2 * row + of.copied_bytes
+    least = 2 * row + of.copied_bytes + 2 * of.left_bytes
     if of.strip == 0 and of.channels % DOT_TERMS == 0:
         least += of.channels if any(geometry(node).pads) else 0
     elif of.strip == 0 and (of.elements > of.channels or any(geometry(node).pads)):
