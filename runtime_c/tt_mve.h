@@ -358,6 +358,18 @@ static inline tt_i32x4 tt_error_x4(tt_i32x4 value, int32_t *peak)
 #endif
 }
 
+/* The same, in loops that have no registers for bounds: a branch as long as the peak is small. */
+static inline tt_i32x4 tt_usual_error_x4(tt_i32x4 value, int32_t *peak)
+{
+#if TT_HAS_MVE
+    const int32_t largest = (int32_t)vmaxavq_s32((uint32_t)*peak, value);
+    *peak = largest;
+    return TT_LIKELY(largest <= 127) ? value : tt_clamp_x4(value, -127, 127);
+#else
+    return tt_error_x4(value, peak);
+#endif
+}
+
 /* Four errors, 0 where keep is 0. */
 static inline tt_i32x4 tt_rescaled_error_x4(
     tt_i32x4 keep, tt_i32x4 acc, tt_i32x4 multiplier, tt_i32x4 shift, int32_t *peak)
