@@ -31,31 +31,34 @@ static inline TT_ALWAYS tt_i32x4 tt_corrections_x4(const int8_t *w, int32_t n, i
 }
 
 #if TT_HAS_MVE
-/* The same of tt_pixels8 in four channels, for windows of at most 16 elements: weights stay in registers, but for those of
- * the last channel if corrections take theirs. */
+/* y of tt_pixels8 in four channels, from windows of at most TT_FEW elements: weights stay in registers. A zero point is taken
+ * from eight elements, which are 16 bits wide; with more, corrections take the registers of two channels' weights. */
 #define TT_FEW 16
-#define TT_FEW_PIXELS(type, some, load, dot)                                                                           \
+#define TT_FEW_PIXELS(type, there, load, less, dot, taken)                                                             \
     do {                                                                                                               \
-        const mve_pred16_t there = some((uint32_t)n);                                                                  \
-        const type w_0 = load(w, there), w_1 = load(w + n, there), w_2 = load(w + 2 * n, there);                        \
-        const type w_3 = load(w + 3 * n, there);                                                                       \
+        const type w_0 = load(w, there), w_1 = load(w + n, there);                                                     \
+        const type w_2 = load(w + 2 * n, there), w_3 = load(w + 3 * n, there);                                         \
         for (int32_t i = 0; i < pixels; i++, to += outputs, windows += n) {                                            \
-            const type a = load(windows, there), last = corrected ? load(w + 3 * n, there) : w_3;                      \
-            tt_i32x4 sums = tt_lanes(dot(a, w_0), dot(a, w_1), dot(a, w_2), dot(a, last));                             \
-            sums = corrected ? sums + correction : sums;                                                               \
+            const type a = less(load(windows, there));                                                                 \
+            const type v_2 = taken ? load(w + 2 * n, there) : w_2, v_3 = taken ? load(w + 3 * n, there) : w_3;         \
+            tt_i32x4 sums = tt_lanes(dot(a, w_0), dot(a, w_1), dot(a, v_2), dot(a, v_3));                              \
+            sums = taken ? sums + correction : sums;                                                                   \
             tt_store8_x4(to, tt_ended8_x4(sums, bias, multiplier, shift, end));                                        \
         }                                                                                                              \
     } while (0)
 #define TT_LOAD_8(from, there) (n == 8 ? vldrbq_s16(from) : vldrbq_z_s16(from, there))
 #define TT_LOAD_16(from, there) (n == 16 ? vldrbq_s8(from) : vldrbq_z_s8(from, there))
-static inline TT_ALWAYS void tt_few_pixels8(int8_t *to, const int8_t *windows, const int8_t *w, int32_t pixels,
-    int32_t outputs, int32_t n, bool corrected, tt_i32x4 correction, tt_i32x4 bias, tt_i32x4 multiplier, tt_i32x4 shift,
+#define TT_LESS_ZERO(a) (zero == 0 ? (a) : vsubq_n_s16(a, (int16_t)zero))
+#define TT_NO_LESS(a) (a)
+static inline TT_ALWAYS void tt_few_pixels8(int8_t *to, const int8_t *windows, const int8_t *w, tt_i32x4 correction,
+    int32_t pixels, int32_t outputs, int32_t n, int32_t zero, tt_i32x4 bias, tt_i32x4 multiplier, tt_i32x4 shift,
     tt_end8 end)
 {
+    const mve_pred16_t few = vctp8q((uint32_t)n), fewer = vctp16q((uint32_t)n);
     if (n <= 8) {
-        TT_FEW_PIXELS(int16x8_t, vctp16q, TT_LOAD_8, vmladavq_s16);
+        TT_FEW_PIXELS(int16x8_t, fewer, TT_LOAD_8, TT_LESS_ZERO, vmladavq_s16, false);
     } else {
-        TT_FEW_PIXELS(int8x16_t, vctp8q, TT_LOAD_16, vmladavq_s8);
+        TT_FEW_PIXELS(int8x16_t, few, TT_LOAD_16, TT_NO_LESS, vmladavq_s8, zero != 0);
     }
 }
 #endif
@@ -76,7 +79,7 @@ static inline TT_ALWAYS void tt_pixels8(int8_t *y, const int8_t *windows, const 
         int8_t *to = y + o;
 #if TT_HAS_MVE
         if (n <= TT_FEW) {
-            tt_few_pixels8(to, windows, w, pixels, outputs, n, zero != 0, correction, bias, multiplier, shift, end);
+            tt_few_pixels8(to, windows, w, correction, pixels, outputs, n, zero, bias, multiplier, shift, end);
             continue;
         }
 #endif
