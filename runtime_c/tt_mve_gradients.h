@@ -302,9 +302,37 @@ static inline TT_ALWAYS void tt_ended_weights8(
             weight, tt_moved_fine_x4(fraction, old, gradient, multiplier, exponent, by.limit, skip), skip);
         return;
     }
-    const tt_i32x4 noise = tt_mixed_x4(words);
-    tt_store8_from(weight, tt_quick_move_x4(old, gradient, multiplier, exponent, noise, by.limit, by.spare), skip);
+    tt_store8_from(weight, tt_moved_x4(old, gradient, multiplier, exponent, tt_mixed_x4(words), by.limit), skip);
 }
+
+/* The sums of four maps, `apart` from each other, of which an image takes `map`. n: pixels of an image, or those and zeros. */
+static inline TT_ALWAYS tt_i32x4 tt_map_sums_x4(
+    const int8_t *error, const int8_t *from, int32_t count, int32_t map, int32_t pixels, int32_t n)
+{
+    tt_sums s = {0, 0, 0, 0};
+    for (int32_t image = 0; image < count; image++) {
+        tt_runs runs = tt_runs_of(from + image * map, count * map);
+        tt_runs8_x4(&s, error + image * pixels, &runs, count * map, n, count == 1);
+    }
+    return tt_lanes(s.sum_0, s.sum_1, s.sum_2, s.sum_3);
+}
+
+#if TT_HAS_MVE
+/* The weights of a row of taps, whose steps are those of tt_is_quick and rounded by noise; noise of the first: words. */
+static inline TT_ALWAYS void tt_quick_row8(int8_t *w, const int8_t *error, const int8_t *from, int32_t weights,
+    int32_t map, int32_t n, int32_t correction, int32_t multiplier, int32_t exponent, tt_i32x4 words, tt_moves by,
+    tt_conv_shape of)
+{
+    const int32_t down = exponent - by.spare + 32;
+    for (int32_t i = 0; i < weights; i += 4, w += 4, from += 4 * of.count * map, words = tt_next_words_x4(words)) {
+        tt_i32x4 sums = tt_map_sums_x4(error, from, of.count, map, of.high * of.wide, n);
+        sums = of.zero == 0 ? sums : vaddq_n_s32(sums, correction);
+        const tt_i32x4 step = vrshlq_n_s32(vmulhq_s32(sums << by.spare, tt_all(multiplier)), down);
+        const tt_i32x4 moved = vmlaq_n_s32(tt_mixed_x4(words), tt_load8_x4(w), 256) - step;
+        tt_store8_x4(w, tt_clamp_x4(moved >> 8, -by.limit, by.limit));
+    }
+}
+#endif
 
 /* Elements of rows of `wide` in front of `low` and from `end` on. */
 static inline TT_ALWAYS void tt_border8(int8_t *to, int32_t rows, int32_t wide, int32_t low, int32_t end, int32_t zero)
@@ -352,6 +380,13 @@ static inline TT_ALWAYS void tt_lay_image8(
     }
 }
 
+/* Elements of a map of the error: small ones end with zeros, so that all its vectors are whole. */
+static inline TT_ALWAYS int32_t tt_map_end(tt_conv_shape of)
+{
+    const int32_t pixels = of.high * of.wide;
+    return of.count == 1 && pixels < 64 ? tt_whole(pixels) : pixels;
+}
+
 /* All weights. scratch: maps of the image, of.across of them or less, and one of the error. A map of the image is one of a
  * channel for a column of taps; four of them, at least, lie together. */
 static inline TT_ALWAYS void tt_weights8(
@@ -360,6 +395,7 @@ static inline TT_ALWAYS void tt_weights8(
     const int32_t phases = of.dilation_rows == 1 && of.rows < of.down ? of.rows : of.down;
     const int32_t image_rows = of.high + (of.rows - 1) * of.dilation_rows / of.down;
     const int32_t pixels = of.high * of.wide, map = phases * image_rows * of.wide, maps = of.columns * of.channels;
+    const int32_t n = tt_map_end(of);
     int8_t *const error = scratch + of.across * of.count * map;
     for (int32_t first = 0; first < maps; first += of.across) {
         const int32_t end = first + of.across < maps ? first + of.across : maps;
@@ -370,6 +406,9 @@ static inline TT_ALWAYS void tt_weights8(
         }
         for (int32_t o = 0; o < of.outputs; o++) {
             tt_gather8(error, g + o, of.outputs, of.count * pixels);
+            for (int32_t i = pixels; i < n; i++) {
+                error[i] = 0;
+            }
             const int32_t correction = of.zero == 0 ? 0 : -of.zero * tt_sum8(0, error, of.count * pixels);
             int32_t multiplier = 0, exponent = 0;
             if (by.kind != TT_SUMMED) {
@@ -379,18 +418,23 @@ static inline TT_ALWAYS void tt_weights8(
             for (int32_t r = 0; r < of.rows; r++) {
                 const int32_t tap = r * of.dilation_rows, under = (tap % of.down * image_rows + tap / of.down) * of.wide;
                 const int8_t *from = scratch + (first - start) * of.count * map + under;
-                int32_t at = (o * of.rows + r) * maps + first;
+                int32_t at = (o * of.rows + r) * maps + first, j = first;
                 tt_i32x4 words = tt_words_x4(by.noise, by.salt, at);
-                for (int32_t j = first; j < end; j += 4, at += 4, from += 4 * of.count * map) {
+#if TT_HAS_MVE
+                if (by.kind == TT_BY_NOISE && tt_is_quick(exponent - by.spare)) {
+                    const int32_t whole = (end - first) / 4 * 4;
+                    tt_quick_row8((int8_t *)w + at, error, from, whole, map, n, correction, multiplier, exponent, words,
+                        by, of);
+                    j += whole;
+                    at += whole;
+                    from += whole * of.count * map;
+                }
+#endif
+                for (; j < end; j += 4, at += 4, from += 4 * of.count * map) {
                     const int32_t skip = maps % 4 == 0 || j + 4 <= maps ? 0 : j + 4 - maps;
                     at -= skip;
                     from -= skip * of.count * map;
-                    tt_sums s = {0, 0, 0, 0};
-                    for (int32_t image = 0; image < of.count; image++) {
-                        tt_runs runs = tt_runs_of(from + image * map, of.count * map);
-                        tt_runs8_x4(&s, error + image * pixels, &runs, of.count * map, pixels, of.count == 1);
-                    }
-                    tt_i32x4 sums = tt_lanes(s.sum_0, s.sum_1, s.sum_2, s.sum_3);
+                    tt_i32x4 sums = tt_map_sums_x4(error, from, of.count, map, pixels, n);
                     sums = of.zero == 0 ? sums : sums + correction;
                     tt_ended_weights8(w, at, sums, skip, multiplier, exponent, skip == 0 ? words : tt_words_x4(by.noise, by.salt, at), by);
                     words = tt_next_words_x4(words);

@@ -37,14 +37,14 @@ def any_update(node: Node, attrs: QUpdateAttrs | QSumAttrs) -> KernelSpec | None
     None for other nodes, and if the plan's scratch does not hold four maps of the image and one of the error.
     """
     image, error, conv = operand(node, "x").shape, operand(node, "g").shape, geometry(node)
-    maps, (pixels, map_bytes) = conv.kernel[1] * image[3], map_sizes(node)
-    if conv.groups > 1 or pixels == 1 or maps < LANES or max(error[3], conv.strides[1] * image[3]) >= LARGEST_PITCH:
+    maps, (error_bytes, map_bytes) = conv.kernel[1] * image[3], map_sizes(node)
+    if conv.groups > 1 or math.prod(error[:3]) == 1 or maps < LANES or max(error[3], conv.strides[1] * image[3]) >= LARGEST_PITCH:
         return None
-    fitting = (op_def(node.op).scratch(node) - pixels) // map_bytes
+    fitting = (op_def(node.op).scratch(node) - error_bytes) // map_bytes
     across = maps if fitting >= maps else fitting // LANES * LANES
     if across <= 0:
         return None
-    scratch = tirx.decl_buffer((pixels + across * map_bytes,), "int8", "maps")
+    scratch = tirx.decl_buffer((error_bytes + across * map_bytes,), "int8", "maps")
     shape = layer_shape(node, image, error, across, attrs.x_zero, is_product(conv))
     inputs = tensors(node, *operands(node))
     inputs[0] = placeholder(node.inputs[0], "w", node.outputs[0].shape)
