@@ -317,19 +317,39 @@ static inline TT_ALWAYS tt_i32x4 tt_map_sums_x4(
     return tt_lanes(s.sum_0, s.sum_1, s.sum_2, s.sum_3);
 }
 
-#if TT_HAS_MVE
-/* The weights of a row of taps, whose steps are those of tt_is_quick and rounded by noise; noise of the first: words. */
-static inline TT_ALWAYS void tt_quick_row8(int8_t *w, const int8_t *error, const int8_t *from, int32_t weights,
-    int32_t map, int32_t n, int32_t correction, int32_t multiplier, int32_t exponent, tt_i32x4 words, tt_moves by,
-    tt_conv_shape of)
+/* A row of taps: the maps from `first` to `end` of `maps`, the first of which lies at `from` and steps the weight `at`. */
+typedef struct tt_map_row {
+    int32_t first, end, maps, at;
+    const int8_t *from;
+} tt_map_row;
+
+/* How many of the four maps from j on have been summed up: they end with the last one. */
+static inline TT_ALWAYS int32_t tt_skipped(int32_t j, tt_map_row row)
 {
-    const int32_t down = exponent - by.spare + 32;
-    for (int32_t i = 0; i < weights; i += 4, w += 4, from += 4 * of.count * map, words = tt_next_words_x4(words)) {
+    return row.maps % 4 == 0 || j + 4 <= row.maps ? 0 : j + 4 - row.maps;
+}
+
+#if TT_HAS_MVE
+/* The weights of a row of taps, whose steps are those of tt_is_quick and rounded by noise. n: see tt_map_sums_x4. */
+static inline TT_ALWAYS void tt_quick_row8(int8_t *w, const int8_t *error, tt_map_row row, int32_t map, int32_t n,
+    int32_t correction, int32_t multiplier, int32_t exponent, tt_moves by, tt_conv_shape of)
+{
+    const int32_t down = exponent - by.spare + 32, apart = of.count * map;
+    tt_i32x4 words = tt_words_x4(by.noise, by.salt, row.at);
+    const int8_t *from = row.from;
+    w += row.at;
+    for (int32_t j = row.first; j < row.end; j += 4, w += 4, from += 4 * apart, words = tt_next_words_x4(words)) {
+        const int32_t skip = tt_skipped(j, row);
+        if (skip > 0) {
+            w -= skip;
+            from -= skip * apart;
+            words = tt_words_x4(by.noise, by.salt, row.at + j - row.first - skip);
+        }
         tt_i32x4 sums = tt_map_sums_x4(error, from, of.count, map, of.high * of.wide, n);
         sums = of.zero == 0 ? sums : vaddq_n_s32(sums, correction);
         const tt_i32x4 step = vrshlq_n_s32(vmulhq_s32(sums << by.spare, tt_all(multiplier)), down);
         const tt_i32x4 moved = vmlaq_n_s32(tt_mixed_x4(words), tt_load8_x4(w), 256) - step;
-        tt_store8_x4(w, tt_clamp_x4(moved >> 8, -by.limit, by.limit));
+        tt_store8_from(w, tt_clamp_x4(moved >> 8, -by.limit, by.limit), skip);
     }
 }
 #endif
@@ -417,27 +437,20 @@ static inline TT_ALWAYS void tt_weights8(
             }
             for (int32_t r = 0; r < of.rows; r++) {
                 const int32_t tap = r * of.dilation_rows, under = (tap % of.down * image_rows + tap / of.down) * of.wide;
-                const int8_t *from = scratch + (first - start) * of.count * map + under;
-                int32_t at = (o * of.rows + r) * maps + first, j = first;
-                tt_i32x4 words = tt_words_x4(by.noise, by.salt, at);
+                const tt_map_row row = {first, end, maps, (o * of.rows + r) * maps + first,
+                    scratch + (first - start) * of.count * map + under};
 #if TT_HAS_MVE
                 if (by.kind == TT_BY_NOISE && tt_is_quick(exponent - by.spare)) {
-                    const int32_t whole = (end - first) / 4 * 4;
-                    tt_quick_row8((int8_t *)w + at, error, from, whole, map, n, correction, multiplier, exponent, words,
-                        by, of);
-                    j += whole;
-                    at += whole;
-                    from += whole * of.count * map;
+                    tt_quick_row8(w, error, row, map, n, correction, multiplier, exponent, by, of);
+                    continue;
                 }
 #endif
-                for (; j < end; j += 4, at += 4, from += 4 * of.count * map) {
-                    const int32_t skip = maps % 4 == 0 || j + 4 <= maps ? 0 : j + 4 - maps;
-                    at -= skip;
-                    from -= skip * of.count * map;
+                for (int32_t j = first; j < end; j += 4) {
+                    const int32_t skip = tt_skipped(j, row), at = row.at + j - first - skip;
+                    const int8_t *const from = row.from + (j - first - skip) * of.count * map;
                     tt_i32x4 sums = tt_map_sums_x4(error, from, of.count, map, pixels, n);
                     sums = of.zero == 0 ? sums : sums + correction;
-                    tt_ended_weights8(w, at, sums, skip, multiplier, exponent, skip == 0 ? words : tt_words_x4(by.noise, by.salt, at), by);
-                    words = tt_next_words_x4(words);
+                    tt_ended_weights8(w, at, sums, skip, multiplier, exponent, tt_words_x4(by.noise, by.salt, at), by);
                 }
             }
         }
