@@ -256,6 +256,17 @@ typedef struct tt_moves {
     int32_t noise, salt, limit, spare;
 } tt_moves;
 
+/* What a gradient goes through before its weight moves. velocity, if momentum is not 0 (2: weights move by the sign), and
+ * its peak, state and salt: see tt_momentum. rows, if largest > 0: sums of squares of the channels' gradients, of which more
+ * than +-largest does not count. */
+typedef struct tt_through {
+    int32_t momentum;
+    int8_t *velocity;
+    int32_t *peak;
+    const int32_t *state;
+    int32_t salt, *rows, largest;
+} tt_through;
+
 /* The low bytes of the lanes from `skip` on. */
 static inline TT_ALWAYS void tt_store8_from(int8_t *to, tt_i32x4 lanes, int32_t skip)
 {
@@ -266,6 +277,87 @@ static inline TT_ALWAYS void tt_store8_from(int8_t *to, tt_i32x4 lanes, int32_t 
     for (int32_t i = skip; i < 4; i++) {
         to[i] = (int8_t)lanes[i];
     }
+}
+
+/* tt_momentum of four velocities from element `at` on, or the sign of tt_sign_momentum; the first `skip` are done already.
+ * unit: exponent of the gradient. */
+TT_SHARED tt_i32x4 tt_moved_velocities_x4(
+    int8_t *velocity, tt_i32x4 gradient, int32_t *peak, const int32_t *rate, const int32_t *state, int32_t unit,
+    tt_i32x4 noise, bool sign, int32_t skip)
+{
+    tt_i32x4 total = gradient;
+    for (int32_t i = skip; i < 4; i++) {
+        int32_t ahead = 0;
+        if (sign) {
+            ahead = tt_add(gradient[i], tt_scaled(velocity[i], rate[6], rate[7] - 31 + state[2] - unit));
+        }
+        total[i] = tt_momentum(velocity + i, gradient[i], peak, rate, state, unit, noise[i]);
+        total[i] = !sign ? total[i] : (ahead > 0 ? 1 : 0) - (ahead < 0 ? 1 : 0);
+    }
+    return total;
+}
+
+#if TT_HAS_MVE
+/* tt_scaled of four velocities by a factor whose exponent is quick: a velocity has 22 bits to spare. */
+static inline TT_ALWAYS tt_i32x4 tt_kept_velocity_x4(tt_i32x4 velocity, int32_t multiplier, int32_t exponent)
+{
+    return tt_quick_x4(velocity, multiplier, exponent - 22, 22);
+}
+
+/* Bits that the largest of four has to spare. */
+static inline TT_ALWAYS int32_t tt_spare_x4(tt_i32x4 value)
+{
+    const uint32_t largest = vmaxavq_s32(0, value);
+    return largest >> 31 != 0 ? 0 : __builtin_clz(largest | 1u) - 1;
+}
+#endif
+
+/* The same, in registers as long as no number is unusual. */
+static inline TT_ALWAYS tt_i32x4 tt_velocities_x4(int8_t *velocity, tt_i32x4 gradient, int32_t *peak, const int32_t *rate,
+    const int32_t *state, int32_t unit, tt_i32x4 noise, bool sign, int32_t skip)
+{
+#if TT_HAS_MVE
+    const int32_t kept = rate[3] - 31 + state[2] - unit, ahead = sign ? rate[7] - 31 + state[2] - unit : kept;
+    if (skip == 0 && tt_is_quick(kept - 22) && tt_is_quick(ahead - 22)) {
+        const tt_i32x4 old = tt_load8_x4(velocity);
+        const tt_i32x4 total = vqaddq_s32(gradient, tt_kept_velocity_x4(old, rate[2], kept));
+        const int32_t spare = tt_spare_x4(total), stored = rate[5] - 23 + unit - state[0] - spare;
+        if (tt_is_quick(stored)) {
+            const tt_i32x4 fine = vrshlq_n_s32(vmulhq_s32(vshlq_r_s32(total, spare), tt_all(rate[4])), stored + 32);
+            const int32_t least = spare < 30 || vmaxavq_s32(0, total) > 0 ? 1 : 0;
+            const int32_t size = ((int32_t)vmaxavq_s32(0, fine) + 255) >> 8, magnitude = size < least ? least : size;
+            *peak = magnitude > *peak ? magnitude : *peak;
+            tt_store8_x4(velocity, tt_clamp_x4((fine + noise) >> 8, -127, 127));
+            if (!sign) {
+                return total;
+            }
+            const tt_i32x4 sum = vqaddq_s32(gradient, tt_kept_velocity_x4(old, rate[6], ahead));
+            return vmaxq_s32(vminq_s32(sum, tt_all(1)), tt_all(-1));
+        }
+    }
+#endif
+    return tt_moved_velocities_x4(velocity, gradient, peak, rate, state, unit, noise, sign, skip);
+}
+
+/* Four gradients of channel o, from element `at` on, become what their weights move by. */
+static inline TT_ALWAYS tt_i32x4 tt_through_x4(
+    tt_i32x4 gradient, int32_t o, int32_t at, int32_t skip, tt_moves by, tt_through through)
+{
+    if (through.largest > 0) {
+        int64_t squares;
+        memcpy(&squares, through.rows + 2 * o, sizeof squares);
+        for (int32_t i = skip; i < 4; i++) {
+            const int32_t size = tt_clamp(gradient[i], -through.largest, through.largest);
+            squares += (int64_t)size * size;
+        }
+        memcpy(through.rows + 2 * o, &squares, sizeof squares);
+    }
+    if (through.momentum == 0) {
+        return gradient;
+    }
+    const int32_t unit = by.p[0] + (through.momentum == 2 ? by.shift[o] : by.shift[o] >> 1);
+    return tt_velocities_x4(through.velocity + at, gradient, through.peak, by.rate, through.state, unit,
+        tt_noise_x4(by.noise, through.salt, at), through.momentum == 2, skip);
 }
 
 /* What the gradients of four weights of a channel, from element `at` on, do to them; the first `skip` are done already.
@@ -302,7 +394,8 @@ static inline TT_ALWAYS void tt_ended_weights8(
             weight, tt_moved_fine_x4(fraction, old, gradient, multiplier, exponent, by.limit, skip), skip);
         return;
     }
-    tt_store8_from(weight, tt_moved_x4(old, gradient, multiplier, exponent, tt_mixed_x4(words), by.limit), skip);
+    const tt_i32x4 noise = tt_mixed_x4(words);
+    tt_store8_from(weight, tt_quick_move_x4(old, gradient, multiplier, exponent, noise, by.limit, by.spare), skip);
 }
 
 /* The sums of four maps, `apart` from each other, of which an image takes `map`. n: pixels of an image, or those and zeros. */
@@ -410,7 +503,7 @@ static inline TT_ALWAYS int32_t tt_map_end(tt_conv_shape of)
 /* All weights. scratch: maps of the image, of.across of them or less, and one of the error. A map of the image is one of a
  * channel for a column of taps; four of them, at least, lie together. */
 static inline TT_ALWAYS void tt_weights8(
-    void *w, int8_t *scratch, const int8_t *x, const int8_t *g, tt_conv_shape of, tt_moves by)
+    void *w, int8_t *scratch, const int8_t *x, const int8_t *g, tt_conv_shape of, tt_moves by, tt_through through)
 {
     const int32_t phases = of.dilation_rows == 1 && of.rows < of.down ? of.rows : of.down;
     const int32_t image_rows = of.high + (of.rows - 1) * of.dilation_rows / of.down;
@@ -433,14 +526,15 @@ static inline TT_ALWAYS void tt_weights8(
             int32_t multiplier = 0, exponent = 0;
             if (by.kind != TT_SUMMED) {
                 multiplier = tt_high_multiply(by.multiplier[o], by.rate[0]);
-                exponent = by.shift[o] + by.rate[1] + by.p[0] - 23;
+                exponent = by.shift[o] + by.rate[1] + (through.momentum == 2 ? 0 : by.p[0]) - 23;
             }
             for (int32_t r = 0; r < of.rows; r++) {
                 const int32_t tap = r * of.dilation_rows, under = (tap % of.down * image_rows + tap / of.down) * of.wide;
                 const tt_map_row row = {first, end, maps, (o * of.rows + r) * maps + first,
                     scratch + (first - start) * of.count * map + under};
 #if TT_HAS_MVE
-                if (by.kind == TT_BY_NOISE && tt_is_quick(exponent - by.spare)) {
+                if (by.kind == TT_BY_NOISE && through.momentum == 0 && through.largest == 0
+                    && tt_is_quick(exponent - by.spare)) {
                     tt_quick_row8(w, error, row, map, n, correction, multiplier, exponent, by, of);
                     continue;
                 }
@@ -450,6 +544,7 @@ static inline TT_ALWAYS void tt_weights8(
                     const int8_t *const from = row.from + (j - first - skip) * of.count * map;
                     tt_i32x4 sums = tt_map_sums_x4(error, from, of.count, map, pixels, n);
                     sums = of.zero == 0 ? sums : sums + correction;
+                    sums = tt_through_x4(sums, o, at, skip, by, through);
                     tt_ended_weights8(w, at, sums, skip, multiplier, exponent, tt_words_x4(by.noise, by.salt, at), by);
                 }
             }
@@ -463,7 +558,7 @@ static inline TT_ALWAYS void tt_conv8_update(int8_t *w, int8_t *scratch, const i
     tt_conv_shape of, int32_t limit, int32_t spare)
 {
     const tt_moves by = {TT_BY_NOISE, multiplier, shift, rate, p, NULL, noise, salt, limit, spare};
-    tt_weights8(w, scratch, x, g, of, by);
+    tt_weights8(w, scratch, x, g, of, by, (tt_through){0, NULL, NULL, NULL, 0, NULL, 0});
 }
 
 /* The step of a weight with fractions. */
@@ -472,7 +567,19 @@ static inline TT_ALWAYS void tt_conv8_update_fine(int8_t *w, int8_t *fraction, i
     tt_conv_shape of, int32_t limit, int32_t spare)
 {
     const tt_moves by = {TT_BY_FRACTION, multiplier, shift, rate, p, fraction, 0, 0, limit, spare};
-    tt_weights8(w, scratch, x, g, of, by);
+    tt_weights8(w, scratch, x, g, of, by, (tt_through){0, NULL, NULL, NULL, 0, NULL, 0});
+}
+
+/* The step of a weight with momentum, or whose squares are added up; fine: with fractions, which noise does not round. What
+ * a step has not may be any pointer. */
+static inline TT_ALWAYS void tt_conv8_moves(int8_t *w, int8_t *velocity, void *peak, int8_t *fraction, void *rows,
+    int8_t *scratch, const int8_t *x, const int8_t *g, const int32_t *multiplier, const int8_t *shift, const int32_t *rate,
+    const int32_t *p, const void *state, int32_t noise, int32_t salt, int32_t salt_of_w, tt_conv_shape of, int32_t limit,
+    int32_t spare, int32_t momentum, bool fine, int32_t largest)
+{
+    const tt_moves by = {
+        fine ? TT_BY_FRACTION : TT_BY_NOISE, multiplier, shift, rate, p, fraction, noise, salt_of_w, limit, spare};
+    tt_weights8(w, scratch, x, g, of, by, (tt_through){momentum, velocity, (int32_t *)peak, (const int32_t *)state, salt, (int32_t *)rows, largest});
 }
 
 /* Gradients added to running sums. */
@@ -480,7 +587,7 @@ static inline TT_ALWAYS void tt_conv8_sums(
     int32_t *total, int8_t *scratch, const int8_t *x, const int8_t *g, tt_conv_shape of)
 {
     const tt_moves by = {TT_SUMMED, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0};
-    tt_weights8(total, scratch, x, g, of, by);
+    tt_weights8(total, scratch, x, g, of, by, (tt_through){0, NULL, NULL, NULL, 0, NULL, 0});
 }
 
 #endif
