@@ -466,7 +466,15 @@ static inline TT_ALWAYS bool tt_is_quick(int32_t down)
 /* A move of tt_is_quick. spare: bits by which gradients are lifted. */
 static inline TT_ALWAYS tt_i32x4 tt_quick_x4(tt_i32x4 gradient, int32_t multiplier, int32_t down, int32_t spare)
 {
-    return vrshlq_n_s32(vmulhq_s32(gradient << spare, tt_all(multiplier)), down + 32);
+    const tt_i32x4 lifted = __builtin_constant_p(spare) ? gradient << spare : vshlq_r_s32(gradient, spare);
+    return vrshlq_n_s32(vmulhq_s32(lifted, tt_all(multiplier)), down + 32);
+}
+
+/* Bits that the largest of four has to spare. */
+static inline TT_ALWAYS int32_t tt_spare_x4(tt_i32x4 value)
+{
+    const uint32_t largest = vmaxavq_s32(0, value);
+    return largest >> 31 != 0 ? 0 : __builtin_clz(largest | 1u) - 1;
 }
 #endif
 

@@ -303,13 +303,6 @@ static inline TT_ALWAYS tt_i32x4 tt_kept_velocity_x4(tt_i32x4 velocity, int32_t 
 {
     return tt_quick_x4(velocity, multiplier, exponent - 22, 22);
 }
-
-/* Bits that the largest of four has to spare. */
-static inline TT_ALWAYS int32_t tt_spare_x4(tt_i32x4 value)
-{
-    const uint32_t largest = vmaxavq_s32(0, value);
-    return largest >> 31 != 0 ? 0 : __builtin_clz(largest | 1u) - 1;
-}
 #endif
 
 /* The same, in registers as long as no number is unusual. */
@@ -323,7 +316,7 @@ static inline TT_ALWAYS tt_i32x4 tt_velocities_x4(int8_t *velocity, tt_i32x4 gra
         const tt_i32x4 total = vqaddq_s32(gradient, tt_kept_velocity_x4(old, rate[2], kept));
         const int32_t spare = tt_spare_x4(total), stored = rate[5] - 23 + unit - state[0] - spare;
         if (tt_is_quick(stored)) {
-            const tt_i32x4 fine = vrshlq_n_s32(vmulhq_s32(vshlq_r_s32(total, spare), tt_all(rate[4])), stored + 32);
+            const tt_i32x4 fine = tt_quick_x4(total, rate[4], stored, spare);
             const int32_t least = spare < 30 || vmaxavq_s32(0, total) > 0 ? 1 : 0;
             const int32_t size = ((int32_t)vmaxavq_s32(0, fine) + 255) >> 8, magnitude = size < least ? least : size;
             *peak = magnitude > *peak ? magnitude : *peak;
@@ -545,7 +538,11 @@ static inline TT_ALWAYS void tt_weights8(
                     tt_i32x4 sums = tt_map_sums_x4(error, from, of.count, map, pixels, n);
                     sums = of.zero == 0 ? sums : sums + correction;
                     sums = tt_through_x4(sums, o, at, skip, by, through);
-                    tt_ended_weights8(w, at, sums, skip, multiplier, exponent, tt_words_x4(by.noise, by.salt, at), by);
+                    tt_moves own = by;
+#if TT_HAS_MVE
+                    own.spare = through.momentum == 0 ? by.spare : tt_spare_x4(sums);
+#endif
+                    tt_ended_weights8(w, at, sums, skip, multiplier, exponent, tt_words_x4(by.noise, by.salt, at), own);
                 }
             }
         }
