@@ -496,7 +496,7 @@ static inline tt_i32x4 tt_quick_move_x4(tt_i32x4 weight, tt_i32x4 gradient, int3
 static inline tt_i32x4 tt_moved_bias_x4(tt_i32x4 bias, tt_i32x4 summed, tt_i32x4 multiplier, tt_i32x4 exponent)
 {
 #if TT_HAS_MVE
-    const tt_i32x4 lifted = exponent - 16;
+    const tt_i32x4 lifted = vsubq_n_s32(exponent, 16);
     if (TT_LIKELY(vmaxavq_s32(0, summed) < 1u << 14 && vmaxvq_s32(INT32_MIN, lifted) <= -33)) {
         /* as in tt_stepped_bias; a shift by more than 30 bits would leave nothing either */
         const tt_i32x4 down = vmaxq_s32(vaddq_n_s32(lifted, 32), tt_all(-30));
