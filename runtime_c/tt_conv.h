@@ -29,17 +29,38 @@ static inline TT_ALWAYS tt_conv_shape tt_conv_shape_of(int32_t count, int32_t he
 static inline TT_ALWAYS void tt_row8(int8_t *to, const int8_t *x, int32_t n, tt_conv_shape of)
 {
     const int32_t left = of.left * of.channels, row = of.width * of.channels, inside = n - left < row ? n - left : row;
-    memset(to, of.zero, (size_t)n);
-    if (x != NULL) {
-        memcpy(to + left, x, (size_t)inside);
+    if (x == NULL) {
+        memset(to, of.zero, (size_t)n);
+        return;
     }
+    memset(to, of.zero, (size_t)left);
+    memcpy(to + left, x, (size_t)inside);
+    memset(to + left + inside, of.zero, (size_t)(n - left - inside));
 }
 
-/* Where a pixel's window begins in the image: row and column of its first tap. */
+/* Where a pixel's window begins: its first tap, and row and column of that. */
 typedef struct tt_corner {
-    const int8_t *image;
+    const int8_t *at;
     int32_t row, column;
 } tt_corner;
+
+/* That of the next pixel: by `on` elements and the stride, and by `skip` elements more from the column `end` to `begin` of
+ * the next row. end = begin: there is no next row. */
+typedef struct tt_steps {
+    int32_t on, skip, begin, end;
+} tt_steps;
+
+static inline TT_ALWAYS tt_corner tt_next_corner(tt_corner p, tt_steps by, tt_conv_shape of)
+{
+    p.at += by.on;
+    p.column += of.right;
+    if (by.end != by.begin && p.column == by.end) {
+        p.at += by.skip;
+        p.column = by.begin;
+        p.row += of.down;
+    }
+    return p;
+}
 
 static inline TT_ALWAYS bool tt_is_inside(int32_t column, tt_conv_shape of)
 {
@@ -52,7 +73,7 @@ static inline TT_ALWAYS void tt_window8(int8_t *to, tt_corner p, tt_conv_shape o
     const int32_t step = of.dilation_columns * of.channels, run = of.columns * of.channels;
     const bool inside = tt_is_inside(p.column, of);
     for (int32_t i = 0; i < of.rows; i++, p.row += of.dilation_rows, to += run) {
-        const int8_t *const from = p.image + (p.row * of.width + p.column) * of.channels;
+        const int8_t *const from = p.at + i * of.dilation_rows * of.width * of.channels;
         if (p.row < 0 || p.row >= of.height) {
             memset(to, of.zero, (size_t)run);
             continue;
@@ -83,18 +104,17 @@ static inline TT_ALWAYS void tt_two_windows(
     const bool inside = tt_is_inside(p.column, of) && tt_is_inside(q.column, of);
     for (int32_t i = 0; i < of.rows; i++, p.row += of.dilation_rows, q.row += of.dilation_rows) {
         const bool there_p = p.row >= 0 && p.row < of.height, there_q = q.row >= 0 && q.row < of.height;
-        const int8_t *from_p = p.image + (p.row * of.width + p.column) * of.channels;
-        const int8_t *from_q = q.image + (q.row * of.width + q.column) * of.channels;
+        const int8_t *from_p = p.at + i * of.dilation_rows * of.width * of.channels;
+        const int8_t *from_q = q.at + i * of.dilation_rows * of.width * of.channels;
         if (of.dilation_columns == 1 && inside && there_p && there_q) {
-            tt_widen_both(to, from_p, from_q, -of.zero, of.columns * blocks);
-            to += of.columns * 8 * blocks;
+            to = tt_widen_both(to, from_p, from_q, -of.zero, of.columns * blocks).to;
             continue;
         }
-        for (int32_t j = 0; j < of.columns; j++, to += 8 * blocks, from_p += on, from_q += on) {
+        for (int32_t j = 0; j < of.columns; j++, from_p += on, from_q += on) {
             const int32_t at_p = p.column + j * of.dilation_columns, at_q = q.column + j * of.dilation_columns;
             const int8_t *const own_p = there_p && at_p >= 0 && at_p < of.width ? from_p : border;
             const int8_t *const own_q = there_q && at_q >= 0 && at_q < of.width ? from_q : border;
-            tt_widen_both(to, own_p, own_q, -of.zero, blocks);
+            to = tt_widen_both(to, own_p, own_q, -of.zero, blocks).to;
         }
     }
 }
@@ -105,29 +125,87 @@ static inline TT_ALWAYS int32_t tt_place(int32_t k)
     return (k & 1) * 2 + (k >> 1);
 }
 
-/* Two rows of n elements, the second `pitch` behind the first, as tt_widen_two lays them; zeros fill up the last block. */
-static inline TT_ALWAYS void tt_widen_rows(int16_t *to, const int8_t *from, int32_t pitch, int32_t n, int32_t zero)
+/* How rows of `run` elements of a window, `pitch` behind each other, are widened: whole blocks of four row by row, then what
+ * is left of all rows. overlaps: the last block of a row ends with it instead, if that takes no more blocks. */
+typedef struct tt_window_rows {
+    int32_t rows, run, pitch, left;
+    bool overlaps;
+} tt_window_rows;
+
+static inline TT_ALWAYS tt_window_rows tt_window_rows_of(int32_t rows, int32_t run, int32_t pitch, bool may_overlap)
 {
-    const int32_t blocks = n / 4, rest = n % 4, filled = rest > 0 ? 4 : 0;
-    tt_widen_two(to, from, pitch, -zero, blocks);
+    const int32_t left = rows * (run % 4);
+    return (tt_window_rows){rows, run, pitch, left, may_overlap && run > 4 && left > 0 && (left + 3) / 4 == rows};
+}
+
+/* Two windows as tt_widen_two lays them. Places in the last blocks that no element has hold anything, or an element that
+ * another block has too. bytes: for what is left of both, if that is much, or moved as words. */
+static inline TT_ALWAYS void tt_widen_windows(
+    int16_t *to, const int8_t *p, const int8_t *q, int8_t *bytes, int32_t zero, tt_window_rows of)
+{
+    const int32_t blocks = of.run / 4, rest = of.run % 4, more = of.overlaps ? 0 : (of.left + 3) / 4;
+    const bool copied = of.left > 9 || (TT_HAS_DSP && rest < 3);
+    tt_two_rows on = {to, p, q};
+    for (int32_t r = 0; r < of.rows; r++) {
+        on = tt_widen_both(on.to, on.from, on.next, -zero, blocks);
+        if (of.overlaps) {
+            on = tt_widen_both(on.to, on.from + rest - 4, on.next + rest - 4, -zero, 1);
+        } else if (copied) {
+            memcpy(bytes + r * rest, on.from, (size_t)rest);
+            memcpy(bytes + 4 * more + r * rest, on.next, (size_t)rest);
+        }
+        on.from += of.pitch - (of.overlaps ? of.run : 4 * blocks);
+        on.next += of.pitch - (of.overlaps ? of.run : 4 * blocks);
+    }
+    if (copied) {
+        (void)tt_widen_both(on.to, bytes, bytes + 4 * more, -zero, more);
+        return;
+    }
+    const int32_t alone = of.overlaps ? 0 : of.left;
+    to += 8 * blocks * of.rows;
     TT_UNROLL
-    for (int32_t k = 0; k < filled; k++) {
-        const int32_t i = 4 * blocks + k;
-        to[8 * blocks + tt_place(k)] = (int16_t)(k < rest ? from[i] - zero : 0);
-        to[8 * blocks + 4 + tt_place(k)] = (int16_t)(k < rest ? from[pitch + i] - zero : 0);
+    for (int32_t k = 0; k < alone; k++) {
+        const int32_t i = k / rest * of.pitch + 4 * blocks + k % rest;
+        to[k / 4 * 8 + tt_place(k % 4)] = (int16_t)(p[i] - zero);
+        to[k / 4 * 8 + 4 + tt_place(k % 4)] = (int16_t)(q[i] - zero);
     }
 }
 
-/* One row of n elements as tt_widen4 lays them; zeros fill up the last block. */
-static inline TT_ALWAYS void tt_widen_row(int16_t *to, const int8_t *from, int32_t n)
+/* The weights of two channels for windows that lie so: zeros where tt_widen_windows leaves what does not count. */
+static inline TT_ALWAYS void tt_widen_weights(
+    int16_t *to, const int8_t *w, const int8_t *next, int8_t *bytes, tt_window_rows of)
 {
-    const int32_t rest = n % 4, filled = rest > 0 ? 4 : 0;
-    for (int32_t i = 0; i + 4 <= n; i += 4) {
-        tt_widen4(to + i, from + i, 0);
+    const int32_t blocks = (of.run * of.rows + 3) / 4, rest = of.run % 4;
+    if (of.left == 0) {
+        (void)tt_widen_both(to, w, next, 0, blocks);
+        return;
     }
-    TT_UNROLL
-    for (int32_t k = 0; k < filled; k++) {
-        to[n - rest + tt_place(k)] = (int16_t)(k < rest ? from[n - rest + k] : 0);
+    const int32_t each = of.overlaps ? of.run / 4 + 1 : blocks, first = of.overlaps ? 0 : of.left % 4;
+    const int32_t end = of.overlaps ? 4 - rest : first == 0 ? 0 : 4;
+    of.pitch = of.run;
+    tt_widen_windows(to, w, next, bytes, 0, of);
+    for (int32_t block = each; block <= blocks; block += each) {
+        TT_UNROLL
+        for (int32_t k = first; k < end; k++) {
+            to[8 * block - 8 + tt_place(k)] = 0;
+            to[8 * block - 4 + tt_place(k)] = 0;
+        }
+    }
+}
+
+/* Those of one channel, each of its blocks behind the last. two: place for those of two. */
+static inline TT_ALWAYS void tt_widen_last(int16_t *to, const int8_t *w, int16_t *two, int8_t *bytes, tt_window_rows of)
+{
+    const int32_t blocks = (of.run * of.rows + 3) / 4;
+    if (of.left > 0) {
+        tt_widen_weights(two, w, w, bytes, of);
+    }
+    for (int32_t i = 0; i < blocks; i++) {
+        if (of.left > 0) {
+            memcpy(to + 4 * i, two + 8 * i, 4 * sizeof *to);
+        } else {
+            tt_widen4(to + 4 * i, w + 4 * i, 0);
+        }
     }
 }
 
@@ -149,15 +227,15 @@ static inline TT_ALWAYS void tt_two_pixels16(int8_t *y, const int16_t *windows, 
     int32_t outputs, int32_t first, int32_t last, int32_t n, tt_dense_ends by)
 {
     const int32_t blocks = (n + 3) / 4;
+    if (ends != NULL) {
+        tt_product_row(y + first, ends, windows, weights, last - first, blocks, outputs, by.zero);
+        return;
+    }
     int32_t o = first;
     for (; o + 2 <= last; o += 2, weights += 8 * blocks) {
         int32_t sums[4] = {0, 0, 0, 0};
         tt_dot_2x2(&sums[0], &sums[1], &sums[2], &sums[3], windows, weights, blocks);
-        if (ends == NULL) {
-            tt_four_ends(y + o, outputs, 1, sums, o, by);
-        } else {
-            tt_ends_2x2(y + o, ends + 3 * (o - first), sums[0], sums[1], sums[2], sums[3], outputs, by.zero);
-        }
+        tt_four_ends(y + o, outputs, 1, sums, o, by);
     }
     if (o < last) {
         int32_t sum_0 = 0, sum_1 = 0;
@@ -168,23 +246,29 @@ static inline TT_ALWAYS void tt_two_pixels16(int8_t *y, const int16_t *windows, 
     }
 }
 
-/* The same in all channels, from weights as they lie. */
+/* The same in all channels, from weights as they lie; no row overlaps. */
 static inline TT_ALWAYS void tt_two_pixels8(
-    int8_t *y, const int16_t *windows, const int8_t *w, int32_t outputs, int32_t n, tt_dense_ends by)
+    int8_t *y, const int16_t *windows, const int8_t *w, int32_t outputs, tt_window_rows of, tt_dense_ends by)
 {
-    const int32_t blocks = n / 4, rest = n % 4;
-    const int16_t *const last = windows + 8 * blocks;
+    const int32_t n = of.rows * of.run, rest = of.run % 4, rows = rest == 0 ? 1 : of.rows;
+    const int32_t run = n / rows, blocks = run / 4;
+    const int16_t *const last = windows + 8 * blocks * rows;
     for (int32_t o = 0; o < outputs; o += 2) {
         const int32_t next = o + 1 < outputs ? 1 : 0;
-        const int8_t *const row = w + o * n, *const tail = row + 4 * blocks;
+        const int8_t *const row = w + o * n;
         int32_t sums[4] = {0, 0, 0, 0};
-        tt_dot_direct_2x2(&sums[0], &sums[1], &sums[2], &sums[3], windows, row, next * n, blocks);
+        for (int32_t r = 0; r < rows; r++) {
+            tt_dot_direct_2x2(
+                &sums[0], &sums[1], &sums[2], &sums[3], windows + 8 * blocks * r, row + run * r, next * n, blocks);
+        }
         TT_UNROLL
-        for (int32_t k = 0; k < rest; k++) {
-            sums[0] += last[tt_place(k)] * tail[k];
-            sums[1] += last[tt_place(k)] * tail[next * n + k];
-            sums[2] += last[4 + tt_place(k)] * tail[k];
-            sums[3] += last[4 + tt_place(k)] * tail[next * n + k];
+        for (int32_t k = 0; k < of.left; k++) {
+            const int8_t *const own = row + k / rest * run + 4 * blocks + k % rest;
+            const int32_t place = k / 4 * 8 + tt_place(k % 4);
+            sums[0] += last[place] * own[0];
+            sums[1] += last[place] * own[next * n];
+            sums[2] += last[place + 4] * own[0];
+            sums[3] += last[place + 4] * own[next * n];
         }
         tt_four_ends(y + o, outputs, next, sums, o, by);
     }
@@ -197,8 +281,9 @@ static inline TT_ALWAYS void tt_two_pixels8(
  * these rows in all channels. Turns go through the pixels of all images, then to the next strip.
  * kept: output channels whose weights are widened together, an even number or all; 0: none are. keeps: 1 if also what
  * their ends read is kept. scratch, from turn to turn: two windows and these weights as int16 in whole blocks of four;
- * three words for each of these ends; two windows as int8, or (if the image is read in place, in whole words, with
- * padding) a border of `channels` elements; the output of two pixels, if some turn has an odd number; the rows of a strip. */
+ * three words for each of these ends; what is left of the rows of two windows, as int8 in whole blocks; if the image is read
+ * in place: two windows as int8, unless one is a run of elements, or (in whole words, with padding) a border of `channels`
+ * elements; the output of two pixels, if some turn has an odd number; the rows of a strip. */
 static inline TT_ALWAYS void tt_conv16(int8_t *y, int16_t *scratch, const int8_t *x, const int8_t *w, int32_t turn,
     tt_conv_shape of, int32_t kept, int32_t keeps, tt_dense_ends by)
 {
@@ -207,18 +292,21 @@ static inline TT_ALWAYS void tt_conv16(int8_t *y, int16_t *scratch, const int8_t
     const int32_t deep = of.strip == 0 ? 0 : (of.strip - 1) * of.down + of.rows;
     const int32_t all = of.high * of.wide, most = of.strip == 0 ? TT_TURN : of.strip * of.wide;
     const int32_t strip = kept == 0 ? of.outputs : kept, parts = (all + most - 1) / most;
-    const bool words = (of.strip == 0 ? of.channels : run) % 4 == 0;
-    const bool lone = (of.strip == 0 ? all : most) % 2 != 0;
+    const bool in_place = of.strip == 0, words = of.channels % 4 == 0, padded = tt_is_padded(of);
+    const bool runs = !in_place || (of.rows * of.columns == 1 && !padded);
+    const bool lone = (in_place ? all : most) % 2 != 0;
+    const tt_window_rows under = tt_window_rows_of(in_place ? 1 : of.rows, in_place ? n : run, pitch, kept > 0);
     int16_t *const weights = scratch + 8 * blocks;
     int32_t *const ends = keeps == 0 ? NULL : (int32_t *)(void *)(weights + 4 * kept * blocks);
     int8_t *const bytes = (int8_t *)(weights + 4 * kept * blocks) + 12 * keeps * kept;
-    const bool bordered = words && of.strip == 0 && tt_is_padded(of);
-    int8_t *const last_two = bytes + (!words ? 2 * n : bordered ? of.channels : 0);
+    int8_t *const copies = bytes + (under.left + 3) / 4 * 8, *const border = copies;
+    const bool bordered = in_place && words && padded;
+    int8_t *const last_two = copies + (!runs && !words ? 2 * n : bordered ? of.channels : 0);
     int8_t *const rows = last_two + (lone ? 2 * of.outputs : 0);
     if (bordered && turn == 0) {
-        memset(bytes, of.zero, (size_t)of.channels);
+        memset(border, of.zero, (size_t)of.channels);
     }
-    const int32_t place = of.strip == 0 ? turn % (of.count * parts) : turn;
+    const int32_t place = in_place ? turn % (of.count * parts) : turn;
     const int32_t begin = place % parts * most, pixels = all - begin < most ? all - begin : most;
     const int32_t line = begin / of.wide, top = line * of.down - of.top;
     const int8_t *const image = x + place / parts * of.height * of.width * of.channels;
@@ -227,61 +315,53 @@ static inline TT_ALWAYS void tt_conv16(int8_t *y, int16_t *scratch, const int8_t
         const bool there = top + r >= 0 && top + r < of.height;
         tt_row8(rows + r * pitch, there ? image + (top + r) * of.width * of.channels : NULL, pitch, of);
     }
-    const int32_t start = of.strip == 0 ? turn / (of.count * parts) * strip : 0;
-    const int32_t behind = of.strip == 0 && start + strip < of.outputs ? start + strip : of.outputs;
+    const int32_t wide = of.wide * of.right, row = in_place ? of.width * of.channels : pitch, left = in_place ? -of.left : 0;
+    const bool one = in_place ? of.high == 1 : of.strip == 1;
+    const tt_steps steps = {of.right * of.channels, of.down * row - wide * of.channels, left, one ? left : left + wide};
+    const int32_t start = in_place ? turn / (of.count * parts) * strip : 0;
+    const int32_t behind = in_place && start + strip < of.outputs ? start + strip : of.outputs;
     for (int32_t first = start; first < behind; first += strip) {
         const int32_t last = first + strip < of.outputs ? first + strip : of.outputs;
-        if (kept > 0 && (of.strip == 0 ? place == 0 : turn == 0 || kept < of.outputs)) {
+        if (kept > 0 && (in_place ? place == 0 : turn == 0 || kept < of.outputs)) {
             int32_t o = first;
             for (; o + 2 <= last; o += 2) {
-                tt_widen_rows(weights + (o - first) * 4 * blocks, w + o * n, n, n, 0);
+                tt_widen_weights(weights + (o - first) * 4 * blocks, w + o * n, w + (o + 1) * n, bytes, under);
             }
             if (o < last) {
-                tt_widen_row(weights + (o - first) * 4 * blocks, w + o * n, n);
+                tt_widen_last(weights + (o - first) * 4 * blocks, w + o * n, scratch, bytes, under);
             }
             if (keeps != 0) {
                 tt_keep_ends(ends, by.bias + first, by.multiplier + first, by.shift + first, last - first);
             }
         }
-        int32_t row = 0, column = begin - line * of.wide;
-        for (int32_t pixel = 0; pixel < pixels; pixel += 2) {
-            const bool two = !lone || pixel + 1 < pixels, same = column + 1 < of.wide;
-            const int32_t row_q = two && !same ? row + 1 : row, column_q = !two ? column : same ? column + 1 : 0;
-            if (of.strip == 0) {
-                const tt_corner p = {image, top + row * of.down, column * of.right - of.left};
-                const tt_corner q = {image, top + row_q * of.down, column_q * of.right - of.left};
-                if (words) {
-                    tt_two_windows(scratch, p, q, bytes, of);
-                } else {
-                    tt_window8(bytes, p, of);
-                    tt_window8(bytes + n, q, of);
-                }
+        const int32_t column = (begin - line * of.wide) * of.right + left;
+        tt_corner p = {in_place ? image + top * row + column * of.channels : rows, top, column};
+        int8_t *to = out;
+        int32_t left_over = pixels;
+        do {
+            const bool two = !lone || left_over > 1;
+            const tt_corner q = two ? tt_next_corner(p, steps, of) : p;
+            if (runs) {
+                tt_widen_windows(scratch, p.at, q.at, bytes, of.zero, under);
+            } else if (words) {
+                tt_two_windows(scratch, p, q, border, of);
             } else {
-                const int8_t *const p = rows + row * of.down * pitch + column * of.right * of.channels;
-                const int8_t *const q = rows + row_q * of.down * pitch + column_q * of.right * of.channels;
-                for (int32_t r = 0; r < of.rows; r++) {
-                    if (words) {
-                        tt_widen_both(scratch + 2 * r * run, p + r * pitch, q + r * pitch, -of.zero, run / 4);
-                    } else {
-                        memcpy(bytes + r * run, p + r * pitch, (size_t)run);
-                        memcpy(bytes + n + r * run, q + r * pitch, (size_t)run);
-                    }
-                }
+                tt_window8(copies, p, of);
+                tt_window8(copies + n, q, of);
+                tt_widen_windows(scratch, copies, copies + n, bytes, of.zero, under);
             }
-            if (!words) {
-                tt_widen_rows(scratch, bytes, n, n, of.zero);
-            }
-            row = column_q + 1 < of.wide ? row_q : row_q + 1;
-            column = column_q + 1 < of.wide ? column_q + 1 : 0;
-            int8_t *const to = two ? out + pixel * of.outputs : last_two;
+            p = tt_next_corner(q, steps, of);
+            int8_t *const own = two ? to : last_two;
             if (kept > 0) {
-                tt_two_pixels16(to, scratch, weights, ends, of.outputs, first, last, n, by);
+                tt_two_pixels16(own, scratch, weights, ends, of.outputs, first, last, n, by);
             } else {
-                tt_two_pixels8(to, scratch, w, of.outputs, n, by);
+                tt_two_pixels8(own, scratch, w, of.outputs, under, by);
             }
-            if (!two) {
-                memcpy(out + pixel * of.outputs + first, last_two + first, (size_t)(last - first));
-            }
+            to += 2 * of.outputs;
+            left_over -= 2;
+        } while (left_over > 0);
+        if (lone && left_over < 0) {
+            memcpy(to - 2 * of.outputs + first, last_two + first, (size_t)(last - first));
         }
     }
 }

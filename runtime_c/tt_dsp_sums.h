@@ -132,22 +132,36 @@ static inline TT_ALWAYS void tt_dot_2x2(int32_t *sum_00, int32_t *sum_01, int32_
 static inline TT_ALWAYS void tt_dot_2x1(int32_t *sum_0, int32_t *sum_1, const int16_t *a, const int16_t *b, int32_t blocks)
 {
 #if TT_HAS_DSP
-#define TT_BLOCK_2X1                                                                                                   \
+#define TT_BLOCK_2X1_WITH(first, dots)                                                                                 \
     "ldmia %[a]!, {%[x0], %[x1], %[x2], %[x3]}\n\t"                                                                    \
-    "ldrd %[y], %[y_next], [%[b]], #8\n\t"                                                                             \
-    "smlad %[s0], %[x0], %[y], %[s0]\n\tsmlad %[s1], %[x2], %[y], %[s1]\n\t"                                           \
-    "smlad %[s0], %[x1], %[y_next], %[s0]\n\tsmlad %[s1], %[x3], %[y_next], %[s1]\n\t"
+    "ldrd %[y], %[y_next], [%[b]], #8\n\t" first " %[s00], %[x0], %[y]" dots(00) first " %[s10], %[x2], %[y]" dots(10) \
+    "smlad %[s00], %[x1], %[y_next], %[s00]\n\tsmlad %[s10], %[x3], %[y_next], %[s10]\n\t"
+#define TT_BLOCK_2X1 TT_BLOCK_2X1_WITH("smlad", TT_ADDED)
+#define TT_TWO_SUMS(kind) [s00] kind(*sum_0), [s10] kind(*sum_1)
     TT_FOUR_REGISTERS
     uint32_t y, y_next;
-    if (blocks >= 2) {
+    if (TT_IS_ZERO(*sum_0) && TT_IS_ZERO(*sum_1)) {
+        __asm__ volatile(TT_BLOCK_2X1_WITH("smuad", TT_ALONE) : TT_TWO_SUMS("=&r"), TT_PAIRS : : "memory");
+        blocks -= 1;
+    }
+    if (blocks >= 7) {
         int32_t turns = blocks / 2;
         __asm__ volatile("1:\n\t" TT_BLOCK_2X1 TT_BLOCK_2X1 "subs %[turns], #1\n\tbne 1b"
-                : [s0] "+r"(*sum_0), [s1] "+r"(*sum_1), TT_PAIRS, [turns] "+r"(turns)
+                : TT_TWO_SUMS("+r"), TT_PAIRS, [turns] "+r"(turns)
                 :
                 : "memory", "cc");
+        blocks %= 2;
     }
-    if (blocks % 2 == 1) {
-        __asm__ volatile(TT_BLOCK_2X1 : [s0] "+r"(*sum_0), [s1] "+r"(*sum_1), TT_PAIRS : : "memory");
+    if (blocks >= 4) {
+        __asm__ volatile(TT_BLOCK_2X1 TT_BLOCK_2X1 TT_BLOCK_2X1 TT_BLOCK_2X1 : TT_TWO_SUMS("+r"), TT_PAIRS : : "memory");
+        blocks -= 4;
+    }
+    if (blocks >= 2) {
+        __asm__ volatile(TT_BLOCK_2X1 TT_BLOCK_2X1 : TT_TWO_SUMS("+r"), TT_PAIRS : : "memory");
+        blocks -= 2;
+    }
+    if (blocks == 1) {
+        __asm__ volatile(TT_BLOCK_2X1 : TT_TWO_SUMS("+r"), TT_PAIRS : : "memory");
     }
 #else
     for (int32_t i = 0; i < blocks; i++, a += 8, b += 4) {
@@ -287,6 +301,12 @@ static inline void tt_gather4(int16_t *to, const int8_t *from, int32_t pitch, in
 #endif
 }
 
+/* Where two rows go on. */
+typedef struct tt_two_rows {
+    int16_t *to;
+    const int8_t *from, *next;
+} tt_two_rows;
+
 /* Two rows for tt_dot_2x2: of four elements of each in turn, what tt_widen4 gives. */
 #if TT_HAS_DSP
 #define TT_WIDEN_TWO                                                                                                   \
@@ -301,9 +321,12 @@ static inline void tt_gather4(int16_t *to, const int8_t *from, int32_t pitch, in
     "sxtab16 %[x" #odd "], %[both], %[x" #even "], ror #8\n\tsxtab16 %[x" #even "], %[both], %[x" #even "]\n\t"
 /* Operands that are changed share no register with one that happens to have the same value: +&. */
 #define TT_STORE_FOUR "stmia %[to]!, {%[x0], %[x1], %[x2], %[x3]}\n\t"
+#define TT_IS_ONE(number) (__builtin_constant_p(number) && (number) == 1)
 #define TT_IN_TURNS(block, outputs, inputs)                                                                            \
     do {                                                                                                               \
-        if (blocks >= 2) {                                                                                             \
+        if (TT_IS_ONE(blocks / 2)) {                                                                                   \
+            __asm__ volatile(block block : TT_FOUR, outputs, [to] "+&r"(to) : inputs : "memory");                      \
+        } else if (blocks >= 2) {                                                                                      \
             int32_t turns = blocks / 2;                                                                                \
             __asm__ volatile("1:\n\t" block block "subs %[turns], #1\n\tbne 1b"                                        \
                     : TT_FOUR, outputs, [to] "+&r"(to), [turns] "+&r"(turns)                                           \
@@ -315,7 +338,7 @@ static inline void tt_gather4(int16_t *to, const int8_t *from, int32_t pitch, in
         }                                                                                                              \
     } while (0)
 #endif
-static inline TT_ALWAYS void tt_widen_both(
+static inline TT_ALWAYS tt_two_rows tt_widen_both(
     int16_t *to, const int8_t *from, const int8_t *next, int32_t offset, int32_t blocks)
 {
 #if TT_HAS_DSP
@@ -323,18 +346,19 @@ static inline TT_ALWAYS void tt_widen_both(
     TT_FOUR_REGISTERS
     TT_IN_TURNS(TT_WIDEN_TWO, TT_LIST([from] "+r"(from), [next] "+r"(next)), [both] "r"(both));
 #else
-    for (int32_t i = 0; i < 4 * blocks; i += 4) {
-        tt_widen4(to + 2 * i, from + i, offset);
-        tt_widen4(to + 2 * i + 4, next + i, offset);
+    for (int32_t i = 0; i < blocks; i++, to += 8, from += 4, next += 4) {
+        tt_widen4(to, from, offset);
+        tt_widen4(to + 4, next, offset);
     }
 #endif
+    return (tt_two_rows){to, from, next};
 }
 
 /* The same if the second row is `pitch` behind the first. */
 static inline TT_ALWAYS void tt_widen_two(
     int16_t *to, const int8_t *from, int32_t pitch, int32_t offset, int32_t blocks)
 {
-    tt_widen_both(to, from, from + pitch, offset, blocks);
+    (void)tt_widen_both(to, from, from + pitch, offset, blocks);
 }
 
 /* Two neighbouring columns for tt_dot_2x2: of four elements of each in turn, what tt_gather4 gives. */

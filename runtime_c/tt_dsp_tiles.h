@@ -71,6 +71,27 @@ static inline TT_ALWAYS void tt_ends_2x2(int8_t *out, const int32_t *ends, int32
 #endif
 }
 
+/* The same of the two sums of one channel. */
+static inline TT_ALWAYS void tt_ends_2x1(
+    int8_t *out, const int32_t *ends, int32_t sum_00, int32_t sum_10, int32_t pitch, int32_t zero)
+{
+#if TT_HAS_DSP
+    TT_FOUR_REGISTERS
+#define TT_HALF_TILE(ends_of_tile, number)                                                                             \
+    __asm__ volatile(ends_of_tile                                                                                      \
+            : [s00] "+r"(sum_00), [s10] "+r"(sum_10), TT_FOUR, [ends] "+r"(ends), [out] "+r"(out)                      \
+            : [pitch] "ri"(pitch), [offset] "rI"(number)                                                               \
+            : "memory", "cc")
+#define TT_HALF_ENDS(correct, carry) TT_ENDS_OF(00, 10, correct, carry)
+    TT_FOR_ZERO(TT_HALF_TILE, TT_HALF_ENDS);
+#else
+    const int8_t y_00 = tt_requantise8_kept(sum_00, ends[0], ends[1], ends[2], zero, -128, 127);
+    const int8_t y_10 = tt_requantise8_kept(sum_10, ends[0], ends[1], ends[2], zero, -128, 127);
+    out[0] = y_00;
+    out[pitch] = y_10;
+#endif
+}
+
 /* Two rows for tt_dot_2x2 of elements as they are, the second `apart` behind the first; `to` is aligned to 8 bytes. */
 static inline TT_ALWAYS void tt_copy_two(int16_t *to, const int16_t *from, int32_t apart, int32_t blocks)
 {
@@ -94,24 +115,37 @@ static inline TT_ALWAYS void tt_copy_two(int16_t *to, const int16_t *from, int32
 #endif
 }
 
+/* Where a row of tiles goes on. */
+typedef struct tt_tile_row {
+    int8_t *out;
+    const int32_t *ends;
+    const int16_t *b;
+} tt_tile_row;
+
 /* A row of tiles: of two rows of a and 2 * tiles of b, as tt_dot_2x2 takes them (each tile's behind the last), the sums and
- * their ends. blocks: a constant, at most TT_BLOCKS. */
-#define TT_BLOCKS 7
-static inline TT_ALWAYS void tt_product_tiles(int8_t *out, const int32_t *ends, const int16_t *a, const int16_t *b,
+ * their ends. blocks: a constant, at most TT_BLOCKS; with more than TT_STRAIGHT, sums are a loop. */
+#define TT_STRAIGHT 7
+#define TT_BLOCKS 64
+static inline TT_ALWAYS tt_tile_row tt_product_tiles(int8_t *out, const int32_t *ends, const int16_t *a, const int16_t *b,
     int32_t tiles, int32_t blocks, int32_t pitch, int32_t zero)
 {
 #if TT_HAS_DSP
     TT_FOUR_REGISTERS
     uint32_t y, y_next;
     int32_t sum_00, sum_01, sum_10, sum_11;
-    int8_t *const end = out + 2 * tiles; /* in memory: all registers have another use */
-#define TT_TILES_OF(sums, ends_of_tile, number)                                                                        \
-    __asm__ volatile("1:\n\t" sums "sub %[a], %[a], %[back]\n\t" ends_of_tile                                           \
-                     "ldr %[x3], %[end]\n\tcmp %[out], %[x3]\n\tbne 1b"                                                 \
+    int8_t *const end = out + 2 * tiles; /* in memory, as `start` and `stop`: all registers have another use */
+    const int16_t *const start = a, *const stop = a + 8 * blocks;
+#define TT_TILES_WITH(sums, ends_of_tile, number, ...)                                                                 \
+    __asm__ volatile("1:\n\t" sums ends_of_tile "ldr %[x3], %[end]\n\tcmp %[out], %[x3]\n\tbne 1b"                    \
             : [s00] "=&r"(sum_00), [s01] "=&r"(sum_01), [s10] "=&r"(sum_10), [s11] "=&r"(sum_11), TT_PAIRS,             \
             [ends] "+r"(ends), [out] "+r"(out)                                                                          \
-            : [pitch] "i"(pitch), [offset] "i"(number), [back] "i"(16 * blocks), [end] "m"(end)                         \
+            : [pitch] "i"(pitch), [offset] "i"(number), [end] "m"(end), __VA_ARGS__                                     \
             : "memory", "cc")
+#define TT_TILES_OF(sums, ends_of_tile, number)                                                                        \
+    TT_TILES_WITH(sums "sub %[a], %[a], %[back]\n\t", ends_of_tile, number, [back] "i"(16 * blocks))
+#define TT_LONG_OF(sums, ends_of_tile, number)                                                                         \
+    TT_TILES_WITH(sums "2:\n\t" TT_BLOCK TT_BLOCK TT_BLOCK TT_BLOCK "ldr %[x3], %[stop]\n\tcmp %[a], %[x3]\n\tbne 2b\n\t" \
+        "ldr %[a], %[start]\n\t", ends_of_tile, number, [start] "m"(start), [stop] "m"(stop))
 #define TT_TILES_1(...) TT_TILES_OF(TT_FIRST_BLOCK, __VA_ARGS__)
 #define TT_TILES_2(...) TT_TILES_OF(TT_FIRST_BLOCK TT_BLOCK, __VA_ARGS__)
 #define TT_TILES_3(...) TT_TILES_OF(TT_FIRST_BLOCK TT_BLOCK TT_BLOCK, __VA_ARGS__)
@@ -119,7 +153,19 @@ static inline TT_ALWAYS void tt_product_tiles(int8_t *out, const int32_t *ends, 
 #define TT_TILES_5(...) TT_TILES_OF(TT_FIRST_BLOCK TT_BLOCK TT_BLOCK TT_BLOCK TT_BLOCK, __VA_ARGS__)
 #define TT_TILES_6(...) TT_TILES_OF(TT_FIRST_BLOCK TT_BLOCK TT_BLOCK TT_BLOCK TT_BLOCK TT_BLOCK, __VA_ARGS__)
 #define TT_TILES_7(...) TT_TILES_OF(TT_FIRST_BLOCK TT_BLOCK TT_BLOCK TT_BLOCK TT_BLOCK TT_BLOCK TT_BLOCK, __VA_ARGS__)
-    if (blocks == 1) {
+#define TT_LONG_1(...) TT_LONG_OF(TT_FIRST_BLOCK, __VA_ARGS__)
+#define TT_LONG_2(...) TT_LONG_OF(TT_FIRST_BLOCK TT_BLOCK, __VA_ARGS__)
+#define TT_LONG_3(...) TT_LONG_OF(TT_FIRST_BLOCK TT_BLOCK TT_BLOCK, __VA_ARGS__)
+#define TT_LONG_4(...) TT_LONG_OF(TT_FIRST_BLOCK TT_BLOCK TT_BLOCK TT_BLOCK, __VA_ARGS__)
+    if (blocks > TT_STRAIGHT && blocks % 4 == 1) {
+        TT_FOR_ZERO(TT_LONG_1, TT_ENDS);
+    } else if (blocks > TT_STRAIGHT && blocks % 4 == 2) {
+        TT_FOR_ZERO(TT_LONG_2, TT_ENDS);
+    } else if (blocks > TT_STRAIGHT && blocks % 4 == 3) {
+        TT_FOR_ZERO(TT_LONG_3, TT_ENDS);
+    } else if (blocks > TT_STRAIGHT) {
+        TT_FOR_ZERO(TT_LONG_4, TT_ENDS);
+    } else if (blocks == 1) {
         TT_FOR_ZERO(TT_TILES_1, TT_ENDS);
     } else if (blocks == 2) {
         TT_FOR_ZERO(TT_TILES_2, TT_ENDS);
@@ -137,10 +183,36 @@ static inline TT_ALWAYS void tt_product_tiles(int8_t *out, const int32_t *ends, 
 #else
     for (int32_t i = 0; i < tiles; i++) {
         int32_t sum_00 = 0, sum_01 = 0, sum_10 = 0, sum_11 = 0;
-        tt_dot_2x2(&sum_00, &sum_01, &sum_10, &sum_11, a, b + 8 * blocks * i, blocks);
-        tt_ends_2x2(out + 2 * i, ends + 6 * i, sum_00, sum_01, sum_10, sum_11, pitch, zero);
+        tt_dot_2x2(&sum_00, &sum_01, &sum_10, &sum_11, a, b, blocks);
+        tt_ends_2x2(out, ends, sum_00, sum_01, sum_10, sum_11, pitch, zero);
+        out += 2;
+        ends += 6;
+        b += 8 * blocks;
     }
 #endif
+    return (tt_tile_row){out, ends, b};
+}
+
+/* Such a row of any number of channels, with sums of any length: the four elements of a block of b lie together if it is of
+ * an odd channel at the end. */
+static inline TT_ALWAYS void tt_product_row(int8_t *out, const int32_t *ends, const int16_t *a, const int16_t *b,
+    int32_t channels, int32_t blocks, int32_t pitch, int32_t zero)
+{
+    tt_tile_row row = {out, ends, b};
+    if (blocks <= TT_BLOCKS && channels > 1) {
+        row = tt_product_tiles(out, ends, a, b, channels / 2, blocks, pitch, zero);
+    }
+    for (int32_t i = 1; blocks > TT_BLOCKS && i < channels; i += 2) { /* a loop in C has shorter turns */
+        int32_t sum_00 = 0, sum_01 = 0, sum_10 = 0, sum_11 = 0;
+        tt_dot_2x2(&sum_00, &sum_01, &sum_10, &sum_11, a, row.b, blocks);
+        tt_ends_2x2(row.out, row.ends, sum_00, sum_01, sum_10, sum_11, pitch, zero);
+        row = (tt_tile_row){row.out + 2, row.ends + 6, row.b + 8 * blocks};
+    }
+    if (channels % 2 == 1) {
+        int32_t sum_0 = 0, sum_1 = 0;
+        tt_dot_2x1(&sum_0, &sum_1, a, row.b, blocks);
+        tt_ends_2x1(row.out, row.ends, sum_0, sum_1, pitch, zero);
+    }
 }
 
 /* to[i * step] = from[i * pitch] + offset of `count` int8, a multiple of 4. */

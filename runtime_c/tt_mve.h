@@ -347,15 +347,26 @@ static inline tt_i32x4 tt_passes_x4(tt_i32x4 value, int32_t low, int32_t high)
 #endif
 }
 
-/* tt_error of four. */
+/* tt_error of four above -2^31. */
 static inline tt_i32x4 tt_error_x4(tt_i32x4 value, int32_t *peak)
 {
 #if TT_HAS_MVE
-    const int32_t largest = vmaxvq_s32(*peak, vqabsq_s32(value));
+    *peak = (int32_t)vmaxavq_s32((uint32_t)*peak, value);
+    return tt_clamp_x4(value, -127, 127);
+#else
+    TT_EACH(tt_error(value[i], peak))
+#endif
+}
+
+/* The same, in loops that have no registers for bounds: a branch as long as the peak is small. */
+static inline tt_i32x4 tt_usual_error_x4(tt_i32x4 value, int32_t *peak)
+{
+#if TT_HAS_MVE
+    const int32_t largest = (int32_t)vmaxavq_s32((uint32_t)*peak, value);
     *peak = largest;
     return TT_LIKELY(largest <= 127) ? value : tt_clamp_x4(value, -127, 127);
 #else
-    TT_EACH(tt_error(value[i], peak))
+    return tt_error_x4(value, peak);
 #endif
 }
 
@@ -455,7 +466,15 @@ static inline TT_ALWAYS bool tt_is_quick(int32_t down)
 /* A move of tt_is_quick. spare: bits by which gradients are lifted. */
 static inline TT_ALWAYS tt_i32x4 tt_quick_x4(tt_i32x4 gradient, int32_t multiplier, int32_t down, int32_t spare)
 {
-    return vrshlq_n_s32(vmulhq_s32(gradient << spare, tt_all(multiplier)), down + 32);
+    const tt_i32x4 lifted = __builtin_constant_p(spare) ? gradient << spare : vshlq_r_s32(gradient, spare);
+    return vrshlq_n_s32(vmulhq_s32(lifted, tt_all(multiplier)), down + 32);
+}
+
+/* Bits that the largest of four has to spare. */
+static inline TT_ALWAYS int32_t tt_spare_x4(tt_i32x4 value)
+{
+    const uint32_t largest = vmaxavq_s32(0, value);
+    return largest >> 31 != 0 ? 0 : __builtin_clz(largest | 1u) - 1;
 }
 #endif
 
@@ -477,7 +496,13 @@ static inline tt_i32x4 tt_quick_move_x4(tt_i32x4 weight, tt_i32x4 gradient, int3
 static inline tt_i32x4 tt_moved_bias_x4(tt_i32x4 bias, tt_i32x4 summed, tt_i32x4 multiplier, tt_i32x4 exponent)
 {
 #if TT_HAS_MVE
-    if (TT_LIKELY(vmaxvq_s32(INT32_MIN, exponent) <= -33 && vminvq_s32(INT32_MAX, exponent) >= -62)) {
+    const tt_i32x4 lifted = vsubq_n_s32(exponent, 16);
+    if (TT_LIKELY(vmaxavq_s32(0, summed) < 1u << 14 && vmaxvq_s32(INT32_MIN, lifted) <= -33)) {
+        /* as in tt_stepped_bias; a shift by more than 30 bits would leave nothing either */
+        const tt_i32x4 down = vmaxq_s32(vaddq_n_s32(lifted, 32), tt_all(-30));
+        return vqsubq_s32(bias, vrshlq_s32(vmulhq_s32(summed << 16, multiplier), down));
+    }
+    if (vmaxvq_s32(INT32_MIN, exponent) <= -33 && vminvq_s32(INT32_MAX, exponent) >= -62) {
         return vqsubq_s32(bias, vrshlq_s32(vmulhq_s32(summed, multiplier), vaddq_n_s32(exponent, 32)));
     }
 #endif

@@ -30,6 +30,39 @@ static inline TT_ALWAYS tt_i32x4 tt_corrections_x4(const int8_t *w, int32_t n, i
         -zero * tt_sum8(0, w + 3 * n, n));
 }
 
+#if TT_HAS_MVE
+/* y of tt_pixels8 in four channels, from windows of at most TT_FEW elements: weights stay in registers. A zero point is taken
+ * from eight elements, which are 16 bits wide; with more, corrections take the registers of two channels' weights. */
+#define TT_FEW 16
+#define TT_FEW_PIXELS(type, there, load, less, dot, taken)                                                             \
+    do {                                                                                                               \
+        const type w_0 = load(w, there), w_1 = load(w + n, there);                                                     \
+        const type w_2 = load(w + 2 * n, there), w_3 = load(w + 3 * n, there);                                         \
+        for (int32_t i = 0; i < pixels; i++, to += outputs, windows += n) {                                            \
+            const type a = less(load(windows, there));                                                                 \
+            const type v_2 = taken ? load(w + 2 * n, there) : w_2, v_3 = taken ? load(w + 3 * n, there) : w_3;         \
+            tt_i32x4 sums = tt_lanes(dot(a, w_0), dot(a, w_1), dot(a, v_2), dot(a, v_3));                              \
+            sums = taken ? sums + correction : sums;                                                                   \
+            tt_store8_x4(to, tt_ended8_x4(sums, bias, multiplier, shift, end));                                        \
+        }                                                                                                              \
+    } while (0)
+#define TT_LOAD_8(from, there) (n == 8 ? vldrbq_s16(from) : vldrbq_z_s16(from, there))
+#define TT_LOAD_16(from, there) (n == 16 ? vldrbq_s8(from) : vldrbq_z_s8(from, there))
+#define TT_LESS_ZERO(a) (zero == 0 ? (a) : vsubq_n_s16(a, (int16_t)zero))
+#define TT_NO_LESS(a) (a)
+static inline TT_ALWAYS void tt_few_pixels8(int8_t *to, const int8_t *windows, const int8_t *w, tt_i32x4 correction,
+    int32_t pixels, int32_t outputs, int32_t n, int32_t zero, tt_i32x4 bias, tt_i32x4 multiplier, tt_i32x4 shift,
+    tt_end8 end)
+{
+    const mve_pred16_t few = vctp8q((uint32_t)n), fewer = vctp16q((uint32_t)n);
+    if (n <= 8) {
+        TT_FEW_PIXELS(int16x8_t, fewer, TT_LOAD_8, TT_LESS_ZERO, vmladavq_s16, false);
+    } else {
+        TT_FEW_PIXELS(int8x16_t, few, TT_LOAD_16, TT_NO_LESS, vmladavq_s8, zero != 0);
+    }
+}
+#endif
+
 /* y of `pixels` pixels, whose windows of n elements lie one after the other. corrections: those of all channels, or NULL. */
 static inline TT_ALWAYS void tt_pixels8(int8_t *y, const int8_t *windows, const int32_t *corrections, int32_t pixels,
     int32_t outputs, int32_t n, int32_t zero, tt_conv_tables by, tt_end8 end)
@@ -44,6 +77,12 @@ static inline TT_ALWAYS void tt_pixels8(int8_t *y, const int8_t *windows, const 
             correction = corrections == NULL ? tt_corrections_x4(w, n, zero) : tt_load32_x4(corrections + o);
         }
         int8_t *to = y + o;
+#if TT_HAS_MVE
+        if (n <= TT_FEW) {
+            tt_few_pixels8(to, windows, w, correction, pixels, outputs, n, zero, bias, multiplier, shift, end);
+            continue;
+        }
+#endif
         for (int32_t i = 0; i < pixels; i++, to += outputs) {
             int32_t sum_0 = 0, sum_1 = 0, sum_2 = 0, sum_3 = 0;
             tt_dot8_x4(&sum_0, &sum_1, &sum_2, &sum_3, windows + i * n, w, n);

@@ -98,7 +98,7 @@ static inline TT_ALWAYS void tt_depthwise8_error_rows(int8_t *y, int8_t *scratch
                         if (keep.kind != TT_ALL_KEPT) {
                             error &= tt_kept_x4(mask, place, four.pixels * pixel, keep);
                         }
-                        tt_scatter8_x4(y + place, four.pixels * pixel, tt_error_x4(error, &largest));
+                        tt_scatter8_x4(y + place, four.pixels * pixel, tt_usual_error_x4(error, &largest));
                         at += four.on;
                         place += four.columns * cut.phase_columns * pixel;
                     }

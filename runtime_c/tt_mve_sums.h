@@ -32,6 +32,40 @@
     TT_DOTS("vldrb.8", with, "[%[a]], #16", "[%[b]], #16", "[%[b], %[at1]]", "[%[b2]], #16", "[%[b2], %[at1]]")
 #define TT_FAR_DOTS(with)                                                                                              \
     TT_DOTS("vldrb.8", with, "[%[a]], #16", "[%[b]], #16", "[%[b1]], #16", "[%[b2]], #16", "[%[b3]], #16")
+/* Of the last 16 elements those of `others`. */
+#define TT_LAST_DOTS                                                                                                   \
+    "vmsr p0, %[others]\n\tvpst\n\tvldrbt.8 q0, [%[a], %[last]]\n\t" TT_DOT("vldrb.8", "vmladava.s8", 3, "q1", "[%[b], %[last3]]")          \
+        TT_DOT("vldrb.8", "vmladava.s8", 2, "q2", "[%[b], %[last2]]")                                                  \
+            TT_DOT("vldrb.8", "vmladava.s8", 1, "q1", "[%[b], %[last1]]")                                              \
+                TT_DOT("vldrb.8", "vmladava.s8", 0, "q2", "[%[b], %[last]]")
+#define TT_LAST_AT(n)                                                                                                  \
+    [last] "i"((n) - 16), [last1] "i"(2 * (n) - 16), [last2] "i"(3 * (n) - 16), [last3] "i"(4 * (n) - 16)
+/* Of n elements, whole vectors and more than one: one or two, then the others by twos. */
+#define TT_LONG_DOTS(dots, places, inputs)                                                                             \
+    do {                                                                                                               \
+        __asm__ volatile(dots("vmladav.s8")                                                                            \
+                         : TT_SUMS_OF(s, "=&Te"), places                                                               \
+                         : inputs                                                                                      \
+                         : "q0", "q1", "q2", "memory");                                                                \
+        if (n % 32 == 0) {                                                                                             \
+            __asm__ volatile(dots("vmladava.s8")                                                                       \
+                             : TT_SUMS_OF(s, "+Te"), places                                                            \
+                             : inputs                                                                                  \
+                             : "q0", "q1", "q2", "memory");                                                            \
+        }                                                                                                              \
+        if (twice == 1) {                                                                                              \
+            __asm__ volatile(dots("vmladava.s8") dots("vmladava.s8")                                                   \
+                             : TT_SUMS_OF(s, "+Te"), places                                                            \
+                             : inputs                                                                                  \
+                             : "q0", "q1", "q2", "memory");                                                            \
+        } else if (twice > 1) {                                                                                        \
+            __asm__ volatile("dls lr, %[twice]\n"                                                                      \
+                             "1:\n\t" dots("vmladava.s8") dots("vmladava.s8") "le lr, 1b"                              \
+                             : TT_SUMS_OF(s, "+Te"), places                                                            \
+                             : [twice] "r"(twice), inputs                                                              \
+                             : "lr", "q0", "q1", "q2", "memory");                                                      \
+        }                                                                                                              \
+    } while (0)
 #define TT_RUN_DOTS(with)                                                                                              \
     TT_DOTS("vldrh.u16", with, "[%[b]]", "[%[a]]", "[%[a], %[at1]]", "[%[a], %[at2]]", "[%[a], %[at3]]")
 #define TT_AT(step) [at1] "i"(step), [at2] "i"(2 * (step)), [at3] "i"(3 * (step))
@@ -67,6 +101,21 @@ static inline TT_ALWAYS void tt_dot8_x4(
                          : TT_SUMS_OF(s, "=&Te")
                          : [a] "r"(a), [b] "r"(b), [n] "r"(n), TT_AT(n)
                          : "lr", "q0", "q1", "q2", "memory");
+    } else if (n < 32) {
+        /* the last 16 elements, and zeros instead of those that have been multiplied */
+        const uint32_t others = (0xffffu << (32 - n)) & 0xffffu;
+        __asm__ volatile(TT_SHORT_DOTS("vmladav.s8") TT_LAST_DOTS
+                         : TT_SUMS_OF(s, "=&Te")
+                         : [a] "r"(a), [b] "r"(b), [others] "r"(others), TT_AT(n), TT_LAST_AT(n)
+                         : "q0", "q1", "q2", "p0", "memory");
+    } else if (n % 16 == 0) {
+        const int32_t twice = (n / 16 - 1) / 2;
+        if (n <= 112) {
+            TT_LONG_DOTS(TT_NEAR_DOTS, TT_LIST([a] "+r"(a), [b] "+r"(b), [b2] "+r"(b2)), [at1] "i"(n));
+        } else {
+            TT_LONG_DOTS(TT_FAR_DOTS,
+                TT_LIST([a] "+r"(a), [b] "+r"(b), [b1] "+r"(b1), [b2] "+r"(b2), [b3] "+r"(b3)), [none] "i"(0));
+        }
     } else if (n <= 112) {
         __asm__ volatile(TT_NEAR_DOTS("vmladav.s8") "dlstp.8 lr, %[n]\n"
                          "1:\n\t" TT_NEAR_DOTS("vmladava.s8") "letp lr, 1b"

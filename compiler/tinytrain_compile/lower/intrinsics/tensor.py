@@ -87,6 +87,7 @@ WRITES_FIRST = {
     "tt_conv8_update": 2,
     "tt_conv8_update_fine": 3,
     "tt_conv8_sums": 2,
+    "tt_conv8_moves": 6,
 }
 """Helpers -> number of leading arguments through which they write; they read through the others."""
 

@@ -313,15 +313,22 @@ def weight_tiles(node: Node) -> CorrelationTiles | None:
     return correlation_tiles(conv, operand(node, "x").shape, operand(node, "g").shape)
 
 
+VECTOR, SMALL_MAP = 16, 64
+"""Elements of a vector; pixels of an error from which on its map does not end with zeros (tt_map_end)."""
+
+
 def map_sizes(node: Node) -> tuple[int, int]:
     """Return bytes of maps of a weight gradient on vectors: (error, image).
 
-    Either is of a channel; the image is that under a column of taps, thinned by the strides.
+    Either is of a channel; the image is that under a column of taps, thinned by the strides. A small error is whole
+    vectors.
     """
     conv, (count, high, wide, _) = geometry(node), operand(node, "g").shape
     phases = min(conv.kernel[0], conv.strides[0]) if conv.dilations[0] == 1 else conv.strides[0]
     rows = phases * (high + (conv.kernel[0] - 1) * conv.dilations[0] // conv.strides[0])
-    return count * high * wide, count * (high if is_product(conv) else rows) * wide
+    pixels = count * high * wide
+    error = -(-pixels // VECTOR) * VECTOR if count == 1 and pixels < SMALL_MAP else pixels
+    return error, count * (high if is_product(conv) else rows) * wide
 
 
 def map_bytes(node: Node) -> int:

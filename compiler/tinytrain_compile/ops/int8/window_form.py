@@ -55,6 +55,12 @@ class WindowMap:
         return math.prod(self.kernel) * self.channels
 
     @property
+    def left_bytes(self) -> int:
+        """Bytes of what is left of the rows of a window beside their whole blocks, in whole blocks."""
+        rows, run = (self.kernel[0], self.elements // self.kernel[0]) if self.strip else (1, self.elements)
+        return -(-(rows * (run % DOT_TERMS)) // DOT_TERMS) * DOT_TERMS
+
+    @property
     def copied_bytes(self) -> int:
         """Bytes of the input rows of a strip, as int8."""
         pitch = ((self.out[1] - 1) * self.strides[1] + self.kernel[1]) * self.channels
@@ -68,6 +74,8 @@ def window_map(node: Node) -> WindowMap | None:
         return None
     strip = forward_dense(node).strip if is_dense(node) and not is_product(conv) else 0
     pairs = [(size[0], size[1]), conv.pads[:2], conv.kernel, conv.strides, conv.dilations, (out[0], out[1])]
+    if is_product(conv) and conv.strides == (1, 1) and not any(conv.pads):
+        pairs[0] = pairs[-1] = (1, math.prod(size))
     if size[1] == out[1] == conv.kernel[1] == 1:
         strip, pairs = min(strip, 1), [(across, down) for down, across in pairs]
     image, pads, kernel, strides, dilations, shown = pairs
@@ -97,9 +105,11 @@ def paired_windows(node: Node, room: int, shares: bool) -> PairedWindows | None:
         return None
     of = of if shares or of.channels % DOT_TERMS else replace(of, strip=0)
     row, ends = _row_bytes(of), short_ends(node) and outputs <= _TILE_PITCH
-    run = of.kernel[1] * of.channels if of.strip else of.channels
-    border = of.channels if of.strip == 0 and any(geometry(node).pads) else 0
-    least = 2 * row + (2 * of.elements if run % DOT_TERMS else border) + of.copied_bytes
+    least = 2 * row + of.copied_bytes + 2 * of.left_bytes
+    if of.strip == 0 and of.channels % DOT_TERMS == 0:
+        least += of.channels if any(geometry(node).pads) else 0
+    elif of.strip == 0 and (of.elements > of.channels or any(geometry(node).pads)):
+        least += 2 * of.elements
     high, wide = of.out
     if (of.strip or high) * wide % 2:
         least += 2 * outputs  # of the last pixel, computed twice

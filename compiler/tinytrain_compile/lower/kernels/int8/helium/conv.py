@@ -53,6 +53,8 @@ from tinytrain_compile.ops.int8.error import MaskAttrs
 from tinytrain_compile.ops.int8.tiles import DepthwiseTiles
 from tinytrain_compile.ops.names import attrs_of, operand, result
 
+FEW = 16
+"""TT_FEW of tt_mve_conv.h: elements of a window whose weights stay in registers."""
 MOST_TAPS, LARGEST_STEP = 8, 40
 """Most taps, and largest step, of tt_dot16_x4."""
 
@@ -70,8 +72,9 @@ def vector_conv(node: Node, context: KernelContext) -> KernelSpec | None:
     extents = (math.prod(image), shape[3], channels)
     if not is_product(conv):
         return any_conv(node) or vector_dense(node)
-    if not fits(extents):
-        return odd_product(node)
+    if not fits(extents) or channels <= FEW:
+        if (found := odd_product(node)) is not None or not fits(extents):
+            return found
     sliced = conv.split is not None
     weights, whole = weight_of(node, conv.split)
     operands = tensors(node, "bias", "multiplier", "shift")

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tvm import tirx
+from tvm.ir import Expr
 from tvm.tirx import Buffer, Stmt
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.intrinsics.lanes import LANES, LARGEST_PITCH
-from tinytrain_compile.lower.kernels.base import KernelSpec, called, first, i32, placeholder, plain, tensors, written
+from tinytrain_compile.lower.kernels.base import (
+    KernelSpec,
+    called,
+    channel_rows,
+    first,
+    i32,
+    placeholder,
+    plain,
+    tensors,
+    written,
+)
 from tinytrain_compile.lower.kernels.int8.strided import error_call, layer_shape
 from tinytrain_compile.ops.base import op_def
+from tinytrain_compile.ops.int8.clip import square_limit
 from tinytrain_compile.ops.int8.conv_form import geometry, is_product, map_sizes, turned_bytes
 from tinytrain_compile.ops.int8.update import SCALE, QSumAttrs, QUpdateAttrs
 from tinytrain_compile.ops.names import is_prepared, operand, operands, result
@@ -37,14 +49,14 @@ def any_update(node: Node, attrs: QUpdateAttrs | QSumAttrs) -> KernelSpec | None
     None for other nodes, and if the plan's scratch does not hold four maps of the image and one of the error.
     """
     image, error, conv = operand(node, "x").shape, operand(node, "g").shape, geometry(node)
-    maps, (pixels, map_bytes) = conv.kernel[1] * image[3], map_sizes(node)
-    if conv.groups > 1 or pixels == 1 or maps < LANES or max(error[3], conv.strides[1] * image[3]) >= LARGEST_PITCH:
+    maps, (error_bytes, map_bytes) = conv.kernel[1] * image[3], map_sizes(node)
+    if conv.groups > 1 or math.prod(error[:3]) == 1 or maps < LANES or max(error[3], conv.strides[1] * image[3]) >= LARGEST_PITCH:
         return None
-    fitting = (op_def(node.op).scratch(node) - pixels) // map_bytes
+    fitting = (op_def(node.op).scratch(node) - error_bytes) // map_bytes
     across = maps if fitting >= maps else fitting // LANES * LANES
     if across <= 0:
         return None
-    scratch = tirx.decl_buffer((pixels + across * map_bytes,), "int8", "maps")
+    scratch = tirx.decl_buffer((error_bytes + across * map_bytes,), "int8", "maps")
     shape = layer_shape(node, image, error, across, attrs.x_zero, is_product(conv))
     inputs = tensors(node, *operands(node))
     inputs[0] = placeholder(node.inputs[0], "w", node.outputs[0].shape)
@@ -58,7 +70,9 @@ def any_update(node: Node, attrs: QUpdateAttrs | QSumAttrs) -> KernelSpec | None
             spare = 31 - op_def(node.op).accumulator(node.inputs, attrs).bit_length()
             read = [at[name] for name in ("x", "g", *SCALE)]
             numbers = (shape, i32(attrs.limit), i32(spare))
-            if attrs.fine:
+            if attrs.momentum or attrs.squares:
+                call = _moves(node, attrs, named, places, (read, numbers))
+            elif attrs.fine:
                 call = called("tt_conv8_update_fine", places[0], at["fraction"], places[1], *read, *numbers)
             else:
                 noise = (named["noise"][(0,)], named["salt"][(0,)])
@@ -67,3 +81,30 @@ def any_update(node: Node, attrs: QUpdateAttrs | QSumAttrs) -> KernelSpec | None
 
     made, *others = node.outputs
     return KernelSpec(inputs, [written(inputs, made.shape, made.dtype, body), *(None for _ in others)], plain)
+
+
+def _moves(
+    node: Node,
+    attrs: QUpdateAttrs,
+    named: Mapping[str, Buffer],
+    places: tuple[Expr, Expr],
+    rest: tuple[Sequence[Expr], tuple[Expr, ...]],
+) -> Stmt:
+    """Return the call of an update with momentum or squares. places: of the weight and of scratch, the former also
+    instead of operands that are missing; rest: places of x, g and scales, and what every update is told."""
+    w, scratch = places
+    read, (shape, limit, spare) = rest
+
+    def place(name: str) -> Expr:
+        return first(named[name]) if name in named else w
+
+    def number(name: str) -> Expr:
+        return named[name][(0,)] if name in named else i32(0)
+
+    momentum = {"": 0, "sign": 2}.get(attrs.momentum, 1)
+    salts = [number("salt"), number("salt_of_w" if attrs.momentum else "salt")]
+    largest = square_limit(channel_rows(operand(node, "w"))[1]) if attrs.squares else 0
+    kinds = (i32(momentum), tirx.const(attrs.fine, "bool"), i32(largest))
+    written = [w, *map(place, ("velocity", "peak", "fraction", "rows")), scratch]
+    spare = i32(0) if attrs.momentum else spare
+    return called("tt_conv8_moves", *written, *read, place("exponent"), number("noise"), *salts, shape, limit, spare, *kinds)

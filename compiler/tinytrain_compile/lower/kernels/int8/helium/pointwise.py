@@ -197,13 +197,12 @@ def vector_sum(node: Node, _context: KernelContext) -> KernelSpec | None:
 
 @vector_kernel("QUpdate")
 def vector_weight_update(node: Node, _context: KernelContext) -> KernelSpec | None:
-    """Compute the step of a weight without momentum: by the gradient of a product, or by a sum if noise rounds it."""
+    """Compute the step of a weight by the gradient of a product, or by a sum if noise rounds it, without momentum."""
     attrs = attrs_of(node, QUpdateAttrs)
-    if attrs.momentum or attrs.squares or attrs.gradient == "float":
-        return None
     if attrs.gradient == "product":
         return None if is_rank_one(node) else any_update(node, attrs)
-    return None if attrs.fine else _vector_apply(node, attrs)
+    plain = not (attrs.momentum or attrs.squares or attrs.fine or attrs.gradient == "float")
+    return _vector_apply(node, attrs) if plain else None
 
 
 def _vector_bias(node: Node) -> KernelSpec | None:
