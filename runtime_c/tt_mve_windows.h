@@ -24,9 +24,10 @@ typedef struct tt_taps {
 
 /* How the output is cut. rows, columns: of all of it; height, width: of the largest of the interleaved phases; strip: output
  * rows whose bands lie in scratch together; band: output rows in one (the last one of a strip ends with it, and may repeat
- * rows); deep, across: image rows and columns in one; vectors: of taps, 16 each. */
+ * rows); deep, across: image rows and columns in one; vectors: of taps, 16 each; places: of how many of its columns it is
+ * written down where they lie in the image, 0 for none. */
 typedef struct tt_bands {
-    int32_t rows, columns, height, width, strip, band, deep, across, vectors, phase_rows, phase_columns;
+    int32_t rows, columns, height, width, strip, band, deep, across, vectors, phase_rows, phase_columns, places;
 } tt_bands;
 
 static inline TT_ALWAYS tt_image tt_image_of(int32_t count, int32_t height, int32_t width, int32_t channels, int32_t top,
@@ -42,9 +43,9 @@ static inline TT_ALWAYS tt_taps tt_taps_of(
 }
 
 static inline TT_ALWAYS tt_bands tt_bands_of(int32_t rows, int32_t columns, int32_t height, int32_t width, int32_t strip,
-    int32_t band, int32_t deep, int32_t across, int32_t vectors, int32_t phase_rows, int32_t phase_columns)
+    int32_t band, int32_t deep, int32_t across, int32_t vectors, int32_t phase_rows, int32_t phase_columns, int32_t places)
 {
-    return (tt_bands){rows, columns, height, width, strip, band, deep, across, vectors, phase_rows, phase_columns};
+    return (tt_bands){rows, columns, height, width, strip, band, deep, across, vectors, phase_rows, phase_columns, places};
 }
 
 /* Dilated windows. down, right: distances of taps; rows, columns: divisors of them. The output of `high` rows and `wide`
@@ -72,7 +73,8 @@ static inline TT_ALWAYS int32_t tt_start_of(int32_t band, tt_bands cut)
     return cut.strip % cut.band == 0 || start <= cut.strip - cut.band ? start : cut.strip - cut.band;
 }
 
-/* Scratch: the taps of a phase, the places where they are found in a channel's weights, and the bands of a strip. */
+/* Scratch: the taps of a phase, the places where they are found in a channel's weights, those of a band's elements in the
+ * image, and the bands of a strip. */
 #define TT_NO_TAP 255
 static inline TT_ALWAYS int32_t tt_phases_of(tt_bands cut)
 {
@@ -154,18 +156,88 @@ static inline TT_ALWAYS int32_t tt_lay_taps8(int8_t *to, const uint8_t *places, 
     return sum;
 }
 
+/* The image elements of the first cut.places columns of a band, counted from the first one's. row, pixel: elements from one
+ * to the next in the image. */
+static inline TT_ALWAYS void tt_note_places(uint16_t *places, int32_t row, int32_t pixel, tt_bands cut)
+{
+    for (int32_t column = 0; column < cut.places; column++) {
+        for (int32_t r = 0; r < cut.deep; r++) {
+            *places++ = (uint16_t)(column * pixel + r * row);
+        }
+    }
+}
+
+/* Bytes of them. */
+static inline TT_ALWAYS int32_t tt_noted_bytes(tt_bands cut)
+{
+    return (2 * cut.places * cut.deep + 15) / 16 * 16;
+}
+
+/* to[i] = from[places[i] - least] for i < n where this is at least 0 and below `most`; whole: it is everywhere. */
+static inline TT_ALWAYS void tt_lay_places8(
+    int8_t *to, const int8_t *from, const uint16_t *places, int32_t n, int32_t least, int32_t most, bool whole)
+{
+#if TT_HAS_MVE
+    if (whole) {
+        __asm__ volatile("dlstp.16 lr, %[n]\n"
+                         "1:\n\t"
+                         "vldrh.u16 q0, [%[places]], #16\n\t"
+                         "vldrb.u16 q1, [%[from], q0]\n\t"
+                         "vstrb.16 q1, [%[to]], #8\n\t"
+                         "letp lr, 1b"
+            : [to] "+l"(to), [places] "+r"(places)
+            : [n] "r"(n), [from] "r"(from)
+            : "lr", "q0", "q1", "memory");
+        return;
+    }
+    __asm__ volatile("dlstp.16 lr, %[n]\n"
+                     "1:\n\t"
+                     "vldrh.u16 q0, [%[places]], #16\n\t"
+                     "vsub.i16 q0, q0, %[least]\n\t"
+                     "vptt.u16 hi, %q[most], q0\n\t"
+                     "vldrbt.u16 q1, [%[from], q0]\n\t"
+                     "vstrbt.16 q1, [%[to]], #8\n\t"
+                     "letp lr, 1b"
+        : [to] "+l"(to), [places] "+r"(places)
+        : [n] "r"(n), [from] "r"(from), [least] "r"(least), [most] "w"(vdupq_n_u16((uint16_t)most))
+        : "lr", "q0", "q1", "p0", "memory");
+#else
+    for (int32_t i = 0; i < n; i++) {
+        const int32_t place = places[i] - least;
+        if (whole || (place >= 0 && place < most)) {
+            to[i] = from[place];
+        }
+    }
+#endif
+}
+
+/* n columns of a band, as many at a time as have places. */
+static inline TT_ALWAYS void tt_lay_columns8(int8_t *to, const int8_t *from, const uint16_t *places, int32_t n,
+    int32_t pixel, int32_t least, int32_t most, bool whole, tt_bands cut)
+{
+    for (int32_t column = 0; column < n; column += cut.places) {
+        const int32_t few = n - column < cut.places ? n - column : cut.places;
+        tt_lay_places8(to, from, places, few * cut.deep, least, most, whole);
+        to += cut.places * cut.deep;
+        from += cut.places * pixel;
+    }
+}
+
 /* The bands of a strip, whose first output row (of a phase) is `first`: those of their rows that the image has, and the
- * others where the strips differ in them. Border columns lie there from the start. row, pixel: elements from one to the
- * next in the image. */
+ * others where the strips differ in them. Border columns lie there from the start. places: see tt_note_places. */
 static inline TT_ALWAYS void tt_lay_bands8(int8_t *bands, const int8_t *x, int32_t first, tt_image image, int32_t down,
-    int32_t row, int32_t pixel, tt_bands cut)
+    const uint16_t *places, int32_t row, int32_t pixel, tt_bands cut)
 {
     const int32_t room = cut.across - image.left, n = room < image.width ? room : image.width;
     for (int32_t band = 0; band < tt_bands_in(cut); band++, bands += cut.across * cut.deep) {
         /* the image row that the band begins with */
         const int32_t start = (first + tt_start_of(band, cut)) * down - image.top;
+        int8_t *const to = bands + image.left * cut.deep;
+        if (cut.places > 0 && start >= 0 && start <= image.height - cut.deep) {
+            tt_lay_columns8(to, x + start * row, places, n, pixel, 0, 0, true, cut);
+            continue;
+        }
         const int32_t low = tt_clamp(-start, 0, cut.deep), high = tt_clamp(image.height - start, low, cut.deep);
-        int8_t *to = bands + image.left * cut.deep;
         if (cut.strip < cut.height) {
             const int8_t border = (int8_t)image.border;
             for (int32_t r = 0; r < low; r++) {
@@ -176,6 +248,10 @@ static inline TT_ALWAYS void tt_lay_bands8(int8_t *bands, const int8_t *x, int32
             }
         }
         const int8_t *from = x + (start + low) * row;
+        if (cut.places > 0) {
+            tt_lay_columns8(to, from, places, n, pixel, low * row, (high - low) * row, false, cut);
+            continue;
+        }
         for (int32_t r = low; r < high; r++, from += row) {
             tt_spread8(to + r, cut.deep, from, pixel, n);
         }
@@ -262,14 +338,14 @@ static inline TT_ALWAYS int32_t tt_back_of(int32_t column, int32_t width, tt_fou
 /* One channel of a depthwise QConv, or of one of its interleaved maps. x, y: its first elements; on: elements of y from a
  * pixel to the next, row: from a row to the next; in_pixel, in_row: of x. */
 static inline TT_ALWAYS void tt_depthwise8_map(int8_t *y, int8_t *bands, const int8_t *taps, const int8_t *x,
-    const int32_t *row_at, tt_image image, tt_taps window, tt_bands cut, int32_t on, int32_t row, int32_t in_pixel,
+    const uint16_t *elements, const int32_t *row_at, tt_image image, tt_taps window, tt_bands cut, int32_t on, int32_t row, int32_t in_pixel,
     int32_t in_row, tt_i32x4 correction, tt_i32x4 bias, tt_i32x4 factor, tt_i32x4 by, tt_end8 end)
 {
     const tt_four four = tt_four_of(cut, window.down, window.right);
     const int32_t lane = four.columns == 1 ? row : on;
     for (int32_t first = 0; first < cut.height; first += cut.strip) {
         if (row_at == NULL) {
-            tt_lay_bands8(bands, x, first, image, window.down, in_row, in_pixel, cut);
+            tt_lay_bands8(bands, x, first, image, window.down, elements, in_row, in_pixel, cut);
         } else {
             tt_lay_rows8(bands, x, row_at + first * window.down, image, cut);
         }
@@ -299,9 +375,11 @@ static inline TT_ALWAYS void tt_depthwise8_rows(int8_t *y, int8_t *scratch, cons
 {
     const int32_t lanes = 16 * cut.vectors, area = window.kernel_rows * window.kernel_columns;
     const int32_t wide = spread.wide, maps = spread.rows * spread.columns;
-    int8_t *const taps = scratch, *const bands = scratch + 2 * lanes;
+    uint16_t *const elements = (uint16_t *)(void *)(scratch + 2 * lanes);
+    int8_t *const taps = scratch, *const bands = scratch + 2 * lanes + tt_noted_bytes(cut);
     uint8_t *const places = (uint8_t *)scratch + lanes;
     memset(places, TT_NO_TAP, (size_t)lanes);
+    tt_note_places(elements, spread.rows * image.width * image.channels, spread.columns * image.channels, cut);
     for (int32_t i = 0; i < area; i++) {
         const int32_t column = i % window.kernel_columns * (spread.right / spread.columns);
         places[column * cut.deep + i / window.kernel_columns * (spread.down / spread.rows)] = (uint8_t)i;
@@ -334,7 +412,7 @@ static inline TT_ALWAYS void tt_depthwise8_rows(int8_t *y, int8_t *scratch, cons
                 memset(bands, image.border, (size_t)(tt_bands_in(cut) * cut.across * cut.deep));
             }
             tt_depthwise8_map(out + (down * wide + right) * image.channels, bands, taps,
-                row_at == NULL ? own + (row * image.width + column) * image.channels : own, row_at,
+                row_at == NULL ? own + (row * image.width + column) * image.channels : own, elements, row_at,
                 maps == 1 ? image : read, window, own_cut, spread.columns * image.channels,
                 spread.rows * wide * image.channels, spread.columns * image.channels, spread.rows * image.width * image.channels, correction, its_bias, factor,
                 by, end);

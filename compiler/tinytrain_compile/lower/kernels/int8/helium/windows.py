@@ -43,21 +43,27 @@ BYTES = 16
 """Products of an instruction."""
 LARGEST_OFFSET, LARGEST_AREA = 127, 254
 """Largest offset of a load, in bytes; most taps of a kernel, whose places are bytes."""
-_ROW, _VECTOR, _SUM = 6, 2, 9
-"""Instructions of a row of a band and of eight pixels of it; of a vector of taps for four sums."""
+_BAND, _ROW, _VECTOR, _SUM, _END = 45, 6, 5, 9, 15
+"""Instructions of a band; of a row that is laid in it and of eight pixels of it; of a vector of taps for four sums, and
+of the ends of these."""
+_PLACES = 1 << 16
+"""Elements that 16 bits tell apart."""
+_NOTED, _GROUP = 4, 8
+"""Instructions of eight elements of a band whose places are noted, and of a run of them."""
 
 
 @dataclass(frozen=True)
 class Bands:
     """tt_bands of tt_mve_windows.h: output rows of a strip and of a band, image rows and columns of one, vectors of
-    taps; phases: (rows, columns) of interleaved outputs. spare: bytes of lanes behind a row of less than four
-    pixels."""
+    taps; places: columns whose elements' places in the image are noted; phases: (rows, columns) of interleaved outputs.
+    spare: bytes of lanes behind a row of less than four pixels."""
 
     strip: int
     band: int
     deep: int
     across: int
     vectors: int
+    places: int = 0
     phases: tuple[int, int] = (1, 1)
     spare: int = 0
 
@@ -66,7 +72,15 @@ class Bands:
         """Bytes of a phase's taps, of all phases' tap places, of the bands, and of the elements that sums read after
         these."""
         taps = BYTES * self.vectors * (1 + math.prod(self.phases))
-        return taps + -(-self.strip // self.band) * self.across * self.deep + BYTES + self.spare
+        noted = -(-2 * self.places * self.deep // BYTES) * BYTES
+        return taps + noted + -(-self.strip // self.band) * self.across * self.deep + BYTES + self.spare
+
+    @property
+    def laying(self) -> int:
+        """Instructions that lay a band."""
+        if self.places == 0:
+            return _BAND + self.deep * (_ROW + _VECTOR * -(-self.across // 8))
+        return _BAND + -(-self.across // self.places) * (_GROUP + _NOTED * -(-self.places * self.deep // 8))
 
 
 @dataclass(frozen=True)
@@ -86,11 +100,13 @@ def cut_bands(
     strips: Sequence[int],
     narrow: bool = False,
     most: int | None = None,
+    pitches: tuple[int, int] | None = None,
 ) -> Bands | None:
     """Return the cheapest bands whose scratch is at most the plan's, None if there are none.
 
-    strips: permitted ones; narrow: whether rows may have less than four pixels; most: output rows in a band. If phases
-    differ in their extents, lanes are pixels of a row.
+    strips: permitted ones; narrow: whether rows may have less than four pixels; most: output rows in a band; pitches:
+    elements of the image from row to row and from pixel to pixel, unless its rows are anywhere. If phases differ in their
+    extents, lanes are pixels of a row.
     """
     phases = tiles.phases
     width, ragged = -(-out_hw[1] // phases[1]), out_hw[0] % phases[0] + out_hw[1] % phases[1] > 0
@@ -107,15 +123,25 @@ def cut_bands(
                 continue
             step = window.strides[0] if by_rows else window.strides[1] * deep
             spare = 0 if by_rows else step * max(LANES - width, 0)
-            bands = Bands(strip, band, deep, across, vectors, phases, spare)
             reach = BYTES * (vectors - 1) + (LANES - 1) * step
-            fits = max(deep, reach) <= LARGEST_OFFSET and bands.scratch_bytes <= tiles.scratch_bytes
-            if fits and (narrow or not (spare or (ragged and width == LANES))):
-                again = -(-strip // band) * band / strip
-                laid = deep * (_ROW + _VECTOR * -(-across // 8)) / (band * width * math.prod(phases))
-                sums = _SUM * vectors / LANES * (1.0 if by_rows else groups * LANES / width)
-                ways.append(((laid + sums) * again, bands))
+            if max(deep, reach) > LARGEST_OFFSET or not (narrow or not (spare or (ragged and width == LANES))):
+                continue
+            for places in _noted(across, deep, pitches):
+                bands = Bands(strip, band, deep, across, vectors, places, phases, spare)
+                if bands.scratch_bytes <= tiles.scratch_bytes:
+                    again = -(-strip // band) * band / strip
+                    laid = bands.laying / (band * width * math.prod(phases))
+                    sums = (_SUM * vectors + _END) / LANES * (1.0 if by_rows else groups * LANES / width)
+                    ways.append(((laid + sums) * again, bands))
     return min(ways, key=lambda way: (way[0], way[1].scratch_bytes))[1] if ways else None
+
+
+def _noted(across: int, deep: int, pitches: tuple[int, int] | None) -> list[int]:
+    """Return how many columns of a band may have their elements' places noted: these are 16 bits."""
+    if pitches is None:
+        return [0]
+    parts = {-(-across // parts) for parts in (1, 2, 3, 4, 6, 8)}
+    return [0, *(n for n in sorted(parts) if deep * pitches[0] + n * pitches[1] < _PLACES)]
 
 
 def band_depthwise(node: Node, block: RowBlock | None) -> KernelSpec | None:
@@ -125,7 +151,8 @@ def band_depthwise(node: Node, block: RowBlock | None) -> KernelSpec | None:
     tiles = _of_rows(forward_depthwise(node), block, conv.strides[0])
     if not _takes(node) or (is_spread(node) and block is not None):
         return None
-    cut = _cut_maps(node, tiles, conv.dilations) or _cut_maps(node, tiles, shared_steps(node))
+    anywhere = block is not None
+    cut = _cut_maps(node, tiles, conv.dilations, anywhere) or _cut_maps(node, tiles, shared_steps(node), anywhere)
     if cut is None:
         return None
     spread, (high, wide), window, bands = cut
@@ -144,11 +171,12 @@ def band_depthwise(node: Node, block: RowBlock | None) -> KernelSpec | None:
 
 
 def _cut_maps(
-    node: Node, tiles: DepthwiseTiles, spread: tuple[int, int]
+    node: Node, tiles: DepthwiseTiles, spread: tuple[int, int], anywhere: bool
 ) -> tuple[tuple[int, int], tuple[int, int], Window, Bands] | None:
     """Cut the output into interleaved maps: (their numbers, rows and columns of the first, its window, its bands).
 
-    None if bands do not suit it. The maps may differ by a row or a column; then a strip is a whole map.
+    None if bands do not suit it. The maps may differ by a row or a column; then a strip is a whole map. anywhere: rows of
+    the image lie anywhere.
     """
     conv, (_, rows, columns, _) = geometry(node), result(node, "y").shape
     high, wide = -(-rows // spread[0]), -(-columns // spread[1])
@@ -160,7 +188,10 @@ def _cut_maps(
     ]
     window = Window((reach[0], reach[1]), conv.strides)
     most = rows // spread[0]
-    bands = cut_bands(tiles, (high, wide), window, strips if rows % spread[0] == 0 else [high], True, most)
+    strips = strips if rows % spread[0] == 0 else [high]
+    _, _, width, channels = operand(node, "x").shape
+    pitches = None if anywhere else (spread[0] * width * channels, spread[1] * channels)
+    bands = cut_bands(tiles, (high, wide), window, strips, True, most, pitches)
     return (spread, (high, wide), window, bands) if bands else None
 
 
@@ -176,7 +207,8 @@ def band_gradient(node: Node, block: RowBlock | None) -> KernelSpec | None:
     if any(window.taps[axis] - 1 < conv.pads[axis] // phases[axis] for axis in (0, 1)):
         return None
     strips = [s for s in range(1, high + 1) if high % s == 0] if block is None else [1]
-    bands = cut_bands(replace(tiles, phases=phases), (rows, columns), window, strips)
+    pitches = (width * channels, channels) if block is None else None
+    bands = cut_bands(replace(tiles, phases=phases), (rows, columns), window, strips, pitches=pitches)
     if bands is None:
         return None
     names = ("multiplier", "shift", "w", *attrs.mask.operands)
@@ -234,7 +266,7 @@ def _shapes(
     phase_hw: tuple[Index, int],
     bands: Bands,
 ) -> tuple[Expr, Expr, Expr]:
-    cut = (bands.strip, bands.band, bands.deep, bands.across, bands.vectors, *bands.phases)
+    cut = (bands.strip, bands.band, bands.deep, bands.across, bands.vectors, *bands.phases, bands.places)
     return (
         struct("tt_image_of", image),
         struct("tt_taps_of", (*taps, *strides, *kernel)),
