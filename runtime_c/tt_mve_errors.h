@@ -73,7 +73,8 @@ static inline TT_ALWAYS void tt_depthwise8_error_rows(int8_t *y, int8_t *scratch
         const tt_i32x4 factor = tt_all(multiplier[channel]), by = tt_all(tt_clamp(shift[channel] + exponent, -31, 31));
         for (int32_t first = 0; first < cut.height; first += cut.strip) {
             if (row_at == NULL) {
-                tt_lay_bands8(bands, own, first, image, 1, elements, image.width * pixel, pixel, cut);
+                tt_lay_bands8(
+                    bands, own, first, 0, image, 1, TT_NO_SPREAD, elements, image.width * pixel, pixel, cut);
             } else {
                 tt_lay_rows8(bands, own, row_at + first, image, cut);
             }

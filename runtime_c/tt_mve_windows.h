@@ -49,8 +49,9 @@ static inline TT_ALWAYS tt_bands tt_bands_of(int32_t rows, int32_t columns, int3
 }
 
 /* Dilated windows. down, right: distances of taps; rows, columns: divisors of them. The output of `high` rows and `wide`
- * columns is cut into rows * columns interleaved maps, the first ones a row or column larger if they are not equal. What a
- * map reads of the image is an image too, and its taps are down / rows apart. */
+ * columns is interleaved from `rows` maps of rows, each from `columns` maps of columns, the first ones a row or column
+ * larger if they are not equal. What a map reads of the image is interleaved too, and its taps are down / rows apart. A
+ * band has all maps of columns, one after the other. */
 typedef struct tt_spread {
     int32_t down, right, rows, columns, high, wide;
 } tt_spread;
@@ -60,6 +61,8 @@ static inline TT_ALWAYS tt_spread tt_spread_of(
 {
     return (tt_spread){down, right, rows, columns, high, wide};
 }
+
+#define TT_NO_SPREAD tt_spread_of(1, 1, 1, 1, 0, 0)
 
 static inline TT_ALWAYS int32_t tt_bands_in(tt_bands cut)
 {
@@ -211,35 +214,36 @@ static inline TT_ALWAYS void tt_lay_places8(
 #endif
 }
 
-/* n columns of a band, as many at a time as have places. */
-static inline TT_ALWAYS void tt_lay_columns8(int8_t *to, const int8_t *from, const uint16_t *places, int32_t n,
-    int32_t pixel, int32_t least, int32_t most, bool whole, tt_bands cut)
+/* n columns of a band, as many at a time as have places: rows low to high, of which the first is at `from`. */
+static inline TT_ALWAYS void tt_lay_columns8(int8_t *to, const int8_t *from, const uint16_t *places, int32_t n, int32_t low,
+    int32_t high, bool whole, int32_t row, int32_t pixel, tt_bands cut)
 {
     for (int32_t column = 0; column < n; column += cut.places) {
         const int32_t few = n - column < cut.places ? n - column : cut.places;
-        tt_lay_places8(to, from, places, few * cut.deep, least, most, whole);
+        tt_lay_places8(to, from, places, few * cut.deep, low * row, (high - low) * row, whole);
         to += cut.places * cut.deep;
         from += cut.places * pixel;
     }
 }
 
-/* The bands of a strip, whose first output row (of a phase) is `first`: those of their rows that the image has, and the
- * others where the strips differ in them. Border columns lie there from the start. places: see tt_note_places. */
-static inline TT_ALWAYS void tt_lay_bands8(int8_t *bands, const int8_t *x, int32_t first, tt_image image, int32_t down,
-    const uint16_t *places, int32_t row, int32_t pixel, tt_bands cut)
+/* Rows low to high of a band's columns, of which the first row is at `from`. edges: whether its other rows are laid too, as
+ * border; whole: there are none. */
+static inline TT_ALWAYS void tt_lay_band8(int8_t *band, const int8_t *from, tt_image image, tt_spread spread,
+    const uint16_t *places, int32_t low, int32_t high, bool edges, bool whole, int32_t row, int32_t pixel, tt_bands cut)
 {
-    const int32_t room = cut.across - image.left, n = room < image.width ? room : image.width;
-    for (int32_t band = 0; band < tt_bands_in(cut); band++, bands += cut.across * cut.deep) {
-        /* the image row that the band begins with */
-        const int32_t start = (first + tt_start_of(band, cut)) * down - image.top;
-        int8_t *const to = bands + image.left * cut.deep;
-        if (cut.places > 0 && start >= 0 && start <= image.height - cut.deep) {
-            tt_lay_columns8(to, x + start * row, places, n, pixel, 0, 0, true, cut);
+    const int8_t border = (int8_t)image.border;
+    for (int32_t map = 0; map < spread.columns; map++, band += cut.across * cut.deep) {
+        /* how many columns are border, and the first one of the image that the map has */
+        const int32_t left = (image.left - map + spread.columns - 1) / spread.columns;
+        const int32_t column = map - image.left + left * spread.columns;
+        const int32_t room = cut.across - left, own = (image.width - column + spread.columns - 1) / spread.columns;
+        const int32_t n = room < own ? room : own;
+        int8_t *const to = band + left * cut.deep;
+        const int8_t *at = from + column * image.channels;
+        if (spread.columns > 1 && n <= 0) {
             continue;
         }
-        const int32_t low = tt_clamp(-start, 0, cut.deep), high = tt_clamp(image.height - start, low, cut.deep);
-        if (cut.strip < cut.height) {
-            const int8_t border = (int8_t)image.border;
+        if (edges && !whole) {
             for (int32_t r = 0; r < low; r++) {
                 tt_spread8(to + r, cut.deep, &border, 0, n);
             }
@@ -247,14 +251,36 @@ static inline TT_ALWAYS void tt_lay_bands8(int8_t *bands, const int8_t *x, int32
                 tt_spread8(to + r, cut.deep, &border, 0, n);
             }
         }
-        const int8_t *from = x + (start + low) * row;
         if (cut.places > 0) {
-            tt_lay_columns8(to, from, places, n, pixel, low * row, (high - low) * row, false, cut);
+            tt_lay_columns8(to, at, places, n, low, high, whole, row, pixel, cut);
             continue;
         }
-        for (int32_t r = low; r < high; r++, from += row) {
-            tt_spread8(to + r, cut.deep, from, pixel, n);
+        for (int32_t r = low; r < high; r++, at += row) {
+            tt_spread8(to + r, cut.deep, at, pixel, n);
         }
+    }
+}
+
+/* The bands of a strip, whose first output row (of a phase, or of map `map`) is `first`: those of their rows that the image
+ * has, and the others where the strips differ in them. Border columns lie there from the start. places: see
+ * tt_note_places. */
+static inline TT_ALWAYS void tt_lay_bands8(int8_t *bands, const int8_t *x, int32_t first, int32_t map, tt_image image,
+    int32_t down, tt_spread spread, const uint16_t *places, int32_t row, int32_t pixel, tt_bands cut)
+{
+    const bool edges = cut.strip < cut.height || spread.rows > 1;
+    const int32_t line = image.width * image.channels;
+    for (int32_t band = 0; band < tt_bands_in(cut); band++, bands += spread.columns * cut.across * cut.deep) {
+        /* the image row that the band begins with */
+        const int32_t start = (first + tt_start_of(band, cut)) * down * spread.rows + map - image.top;
+        if (cut.places > 0 && start >= 0 && start + (cut.deep - 1) * spread.rows < image.height) {
+            tt_lay_band8(bands, x + start * line, image, spread, places, 0, cut.deep, edges, true, row, pixel, cut);
+            continue;
+        }
+        const int32_t before = start < 0 ? (spread.rows - 1 - start) / spread.rows : 0;
+        const int32_t behind = image.height - start > 0 ? (image.height - start + spread.rows - 1) / spread.rows : 0;
+        const int32_t low = before < cut.deep ? before : cut.deep, high = tt_clamp(behind, low, cut.deep);
+        const int8_t *const from = x + (start + low * spread.rows) * line;
+        tt_lay_band8(bands, from, image, spread, places, low, high, edges, false, row, pixel, cut);
     }
 }
 
@@ -335,32 +361,33 @@ static inline TT_ALWAYS int32_t tt_back_of(int32_t column, int32_t width, tt_fou
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* One channel of a depthwise QConv, or of one of its interleaved maps. x, y: its first elements; on: elements of y from a
- * pixel to the next, row: from a row to the next; in_pixel, in_row: of x. */
-static inline TT_ALWAYS void tt_depthwise8_map(int8_t *y, int8_t *bands, const int8_t *taps, const int8_t *x,
-    const uint16_t *elements, const int32_t *row_at, tt_image image, tt_taps window, tt_bands cut, int32_t on, int32_t row, int32_t in_pixel,
-    int32_t in_row, tt_i32x4 correction, tt_i32x4 bias, tt_i32x4 factor, tt_i32x4 by, tt_end8 end)
+/* What the ends of a channel's sums read; correction: what sums of the zero point need. */
+typedef struct tt_ends_x4 {
+    tt_i32x4 correction, bias, factor, by;
+} tt_ends_x4;
+
+/* Output rows of a strip, of map `map` of rows; y: the first element of the first row. */
+static inline TT_ALWAYS void tt_depthwise8_strip(int8_t *y, const int8_t *bands, const int8_t *taps, int32_t border,
+    tt_taps window, tt_spread spread, tt_bands cut, int32_t channels, tt_ends_x4 ends, tt_end8 end)
 {
     const tt_four four = tt_four_of(cut, window.down, window.right);
+    const int32_t on = spread.columns * channels, row = spread.rows * spread.wide * channels;
     const int32_t lane = four.columns == 1 ? row : on;
-    for (int32_t first = 0; first < cut.height; first += cut.strip) {
-        if (row_at == NULL) {
-            tt_lay_bands8(bands, x, first, image, window.down, elements, in_row, in_pixel, cut);
-        } else {
-            tt_lay_rows8(bands, x, row_at + first * window.down, image, cut);
-        }
-        for (int32_t i = 0; i < tt_bands_in(cut) * cut.band; i += four.rows) {
-            const int32_t band = i / cut.band, at_row = tt_start_of(band, cut) + i % cut.band;
-            const int8_t *at = bands + band * cut.across * cut.deep + i % cut.band * window.down;
-            int8_t *to = y + (first + at_row) * row;
-            for (int32_t column = 0; column < cut.width; column += four.columns) {
-                const int32_t back = tt_back_of(column, cut.width, four);
+    for (int32_t i = 0; i < tt_bands_in(cut) * cut.band; i += four.rows) {
+        const int32_t band = i / cut.band, at_row = tt_start_of(band, cut) + i % cut.band;
+        const int8_t *line = bands + band * spread.columns * cut.across * cut.deep + i % cut.band * window.down;
+        for (int32_t map = 0; map < spread.columns; map++, line += cut.across * cut.deep) {
+            const int32_t width = (spread.wide - map + spread.columns - 1) / spread.columns;
+            const int8_t *at = line;
+            int8_t *to = y + at_row * row + map * channels;
+            for (int32_t column = 0; column < width; column += four.columns) {
+                const int32_t back = tt_back_of(column, width, four);
                 at -= back * four.step;
                 to -= back * on;
                 tt_i32x4 sums = tt_windows_x4(at, taps, four.step, cut.vectors);
-                sums = image.border == 0 ? sums : sums + correction;
-                const tt_i32x4 ended = tt_ended8_x4(sums, bias, factor, by, end);
-                tt_scatter8_few(to, lane, ended, four.columns == 1 ? 4 : cut.width);
+                sums = border == 0 ? sums : sums + ends.correction;
+                const tt_i32x4 ended = tt_ended8_x4(sums, ends.bias, ends.factor, ends.by, end);
+                tt_scatter8_few(to, lane, ended, four.columns == 1 ? 4 : width);
                 at += four.on;
                 to += four.columns * on;
             }
@@ -368,54 +395,44 @@ static inline TT_ALWAYS void tt_depthwise8_map(int8_t *y, int8_t *bands, const i
     }
 }
 
-/* Rows of a depthwise QConv. scratch: see above; row_at: see tt_lay_rows8, or NULL; then there is no dilation. */
+/* Rows of a depthwise QConv. scratch: see above; row_at: see tt_lay_rows8, or NULL; then there is no dilation. Strips of
+ * interleaved rows may overlap. */
 static inline TT_ALWAYS void tt_depthwise8_rows(int8_t *y, int8_t *scratch, const int8_t *x, const int8_t *w,
     const int32_t *bias, const int32_t *multiplier, const int8_t *shift, const int32_t *row_at, tt_image image,
     tt_taps window, tt_spread spread, tt_bands cut, tt_end8 end)
 {
     const int32_t lanes = 16 * cut.vectors, area = window.kernel_rows * window.kernel_columns;
-    const int32_t wide = spread.wide, maps = spread.rows * spread.columns;
+    const int32_t line = spread.wide * image.channels, pixel = spread.columns * image.channels;
+    const int32_t row = spread.rows * image.width * image.channels;
     uint16_t *const elements = (uint16_t *)(void *)(scratch + 2 * lanes);
     int8_t *const taps = scratch, *const bands = scratch + 2 * lanes + tt_noted_bytes(cut);
     uint8_t *const places = (uint8_t *)scratch + lanes;
     memset(places, TT_NO_TAP, (size_t)lanes);
-    tt_note_places(elements, spread.rows * image.width * image.channels, spread.columns * image.channels, cut);
+    tt_note_places(elements, row, pixel, cut);
     for (int32_t i = 0; i < area; i++) {
         const int32_t column = i % window.kernel_columns * (spread.right / spread.columns);
         places[column * cut.deep + i / window.kernel_columns * (spread.down / spread.rows)] = (uint8_t)i;
     }
-    memset(bands, image.border, (size_t)(tt_bands_in(cut) * cut.across * cut.deep + 16));
+    memset(bands, image.border, (size_t)(tt_bands_in(cut) * spread.columns * cut.across * cut.deep + 16));
     for (int32_t c = 0; c < image.count * image.channels; c++) {
         const int32_t channel = image.count == 1 ? c : c % image.channels, n = image.count == 1 ? 0 : c / image.channels;
         const int8_t *const own = x + n * image.height * image.width * image.channels + channel;
-        int8_t *const out = y + n * (row_at == NULL ? spread.high : cut.height) * wide * image.channels + channel;
+        int8_t *const out = y + n * (row_at == NULL ? spread.high : cut.height) * line + channel;
         const int32_t sum = tt_lay_taps8(taps, places, w + channel * area, cut.vectors);
-        const tt_i32x4 correction = tt_all(-image.border * sum), its_bias = tt_all(bias[channel]);
-        const tt_i32x4 factor = tt_all(multiplier[channel]), by = tt_all(tt_clamp(shift[channel], -31, 31));
-        for (int32_t map = 0; map < maps; map++) {
-            const int32_t down = map / spread.columns, right = map % spread.columns;
-            /* the first row and column of the image that are some of this map's, and how many windows begin before */
-            const int32_t top = (image.top - down + spread.rows - 1) / spread.rows;
-            const int32_t left = (image.left - right + spread.columns - 1) / spread.columns;
-            const int32_t row = down - image.top + top * spread.rows, column = right - image.left + left * spread.columns;
-            const tt_image read = {1, (image.height - row + spread.rows - 1) / spread.rows,
-                (image.width - column + spread.columns - 1) / spread.columns, image.channels, top, left, image.border};
-            tt_bands own_cut = cut;
-            if (spread.high % spread.rows != 0) {
-                own_cut.height = own_cut.strip = (spread.high - down + spread.rows - 1) / spread.rows;
+        const tt_ends_x4 ends = {tt_all(-image.border * sum), tt_all(bias[channel]), tt_all(multiplier[channel]),
+            tt_all(tt_clamp(shift[channel], -31, 31))};
+        for (int32_t map = 0; map < spread.rows; map++) {
+            const int32_t height = spread.rows == 1 ? cut.height : (spread.high - map + spread.rows - 1) / spread.rows;
+            for (int32_t i = 0; i < height; i += cut.strip) {
+                const int32_t first = spread.rows == 1 || i + cut.strip <= height ? i : height - cut.strip;
+                if (row_at == NULL) {
+                    tt_lay_bands8(bands, own, first, map, image, window.down, spread, elements, row, pixel, cut);
+                } else {
+                    tt_lay_rows8(bands, own, row_at + first * window.down, image, cut);
+                }
+                int8_t *const to = out + (map + first * spread.rows) * line;
+                tt_depthwise8_strip(to, bands, taps, image.border, window, spread, cut, image.channels, ends, end);
             }
-            if (spread.wide % spread.columns != 0) {
-                own_cut.width = (spread.wide - right + spread.columns - 1) / spread.columns;
-            }
-            if (image.left % spread.columns != 0 || image.width % spread.columns != 0) {
-                /* border columns of the last map are others */
-                memset(bands, image.border, (size_t)(tt_bands_in(cut) * cut.across * cut.deep));
-            }
-            tt_depthwise8_map(out + (down * wide + right) * image.channels, bands, taps,
-                row_at == NULL ? own + (row * image.width + column) * image.channels : own, elements, row_at,
-                maps == 1 ? image : read, window, own_cut, spread.columns * image.channels,
-                spread.rows * wide * image.channels, spread.columns * image.channels, spread.rows * image.width * image.channels, correction, its_bias, factor,
-                by, end);
         }
     }
 }

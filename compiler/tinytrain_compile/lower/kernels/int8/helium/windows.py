@@ -43,20 +43,24 @@ BYTES = 16
 """Products of an instruction."""
 LARGEST_OFFSET, LARGEST_AREA = 127, 254
 """Largest offset of a load, in bytes; most taps of a kernel, whose places are bytes."""
-_BAND, _ROW, _VECTOR, _SUM, _END = 45, 6, 5, 9, 15
-"""Instructions of a band; of a row that is laid in it and of eight pixels of it; of a vector of taps for four sums, and
-of the ends of these."""
+_BAND, _ROW, _EIGHT = 25, 10, 6
+"""Instructions of a band that is laid row by row, of each row, and of eight pixels of one of more than eight."""
+_NOTED_BAND, _RUN, _NOTED_EIGHT = 10, 14, 8
+"""The same of a band whose elements' places are noted: of each run of columns, and of eight elements."""
+_LINE, _FOUR_ROWS, _FOUR, _BACK, _SUM = 16, 46, 10, 10, 10
+"""Instructions of a row of output; of four together; of four pixels and their ends; of those if the last four of a row
+begin earlier; of a vector of taps for four sums."""
+_EDGES = 2
+"""Bands of a map that have rows of its border."""
 _PLACES = 1 << 16
 """Elements that 16 bits tell apart."""
-_NOTED, _GROUP = 4, 8
-"""Instructions of eight elements of a band whose places are noted, and of a run of them."""
 
 
 @dataclass(frozen=True)
 class Bands:
     """tt_bands of tt_mve_windows.h: output rows of a strip and of a band, image rows and columns of one, vectors of
     taps; places: columns whose elements' places in the image are noted; phases: (rows, columns) of interleaved outputs.
-    spare: bytes of lanes behind a row of less than four pixels."""
+    spare: bytes of lanes behind a row of less than four pixels; maps: interleaved columns, each of `across` in a band."""
 
     strip: int
     band: int
@@ -66,6 +70,7 @@ class Bands:
     places: int = 0
     phases: tuple[int, int] = (1, 1)
     spare: int = 0
+    maps: int = 1
 
     @property
     def scratch_bytes(self) -> int:
@@ -73,14 +78,22 @@ class Bands:
         these."""
         taps = BYTES * self.vectors * (1 + math.prod(self.phases))
         noted = -(-2 * self.places * self.deep // BYTES) * BYTES
-        return taps + noted + -(-self.strip // self.band) * self.across * self.deep + BYTES + self.spare
+        return taps + noted + -(-self.strip // self.band) * self.maps * self.across * self.deep + BYTES + self.spare
 
-    @property
-    def laying(self) -> int:
-        """Instructions that lay a band."""
-        if self.places == 0:
-            return _BAND + self.deep * (_ROW + _VECTOR * -(-self.across // 8))
-        return _BAND + -(-self.across // self.places) * (_GROUP + _NOTED * -(-self.places * self.deep // 8))
+    def cost(self, width: int) -> int:
+        """Estimate the instructions of a strip of a channel, for phases (or maps) of `width` pixels in a row."""
+        bands, by_rows = -(-self.strip // self.band), self.band % LANES == 0
+        if self.places:
+            eights = -(-self.across * self.deep // 8)
+            laid = _NOTED_BAND + self.maps * (_RUN * -(-self.across // self.places) + _NOTED_EIGHT * eights)
+        else:
+            row = _ROW + (_EIGHT * -(-self.across // 8) if self.across > 8 else 0)
+            laid = _BAND + self.deep * self.maps * row
+        lines = bands * (self.band // LANES if by_rows else self.band) * math.prod(self.phases) * self.maps
+        fours = width if by_rows else -(-width // LANES)
+        back = 0 if by_rows or width % LANES == 0 else _BACK
+        four = _FOUR + back + _SUM * self.vectors
+        return bands * laid + lines * ((_FOUR_ROWS if by_rows else _LINE) + fours * four)
 
 
 @dataclass(frozen=True)
@@ -99,14 +112,14 @@ def cut_bands(
     window: Window,
     strips: Sequence[int],
     narrow: bool = False,
-    most: int | None = None,
     pitches: tuple[int, int] | None = None,
+    maps: tuple[int, int] = (1, 1),
 ) -> Bands | None:
     """Return the cheapest bands whose scratch is at most the plan's, None if there are none.
 
-    strips: permitted ones; narrow: whether rows may have less than four pixels; most: output rows in a band; pitches:
-    elements of the image from row to row and from pixel to pixel, unless its rows are anywhere. If phases differ in their
-    extents, lanes are pixels of a row.
+    strips: permitted ones; narrow: whether rows may have less than four pixels; pitches: elements of the image from row
+    to row and from pixel to pixel, unless its rows are anywhere. maps: interleaved rows and columns; out_hw is of the
+    largest. If phases differ in their extents, lanes are pixels of a row.
     """
     phases = tiles.phases
     width, ragged = -(-out_hw[1] // phases[1]), out_hw[0] % phases[0] + out_hw[1] % phases[1] > 0
@@ -114,25 +127,21 @@ def cut_bands(
     ways: list[tuple[float, Bands]] = []
     for strip in strips:
         for band in (rows for rows in range(1, strip + 1) if ragged or strip % rows == 0 or rows % LANES == 0):
-            if band > (most or band):
-                continue
             deep = (band - 1) * window.strides[0] + window.taps[0] + window.lead[0]
             vectors = -(-((window.taps[1] - 1) * deep + window.taps[0]) // BYTES)
-            by_rows, groups = band % LANES == 0, -(-width // LANES)
+            by_rows = band % LANES == 0
             if by_rows and ragged:
                 continue
             step = window.strides[0] if by_rows else window.strides[1] * deep
             spare = 0 if by_rows else step * max(LANES - width, 0)
-            reach = BYTES * (vectors - 1) + (LANES - 1) * step
-            if max(deep, reach) > LARGEST_OFFSET or not (narrow or not (spare or (ragged and width == LANES))):
-                continue
-            for places in _noted(across, deep, pitches):
-                bands = Bands(strip, band, deep, across, vectors, places, phases, spare)
+            reach, turns = BYTES * (vectors - 1) + (LANES - 1) * step, -(-out_hw[0] // (phases[0] * strip))
+            few = spare or ((ragged or maps != (1, 1)) and width == LANES)
+            fits = max(deep, reach) <= LARGEST_OFFSET and (by_rows or narrow or not few)
+            inside = turns * -(-strip // band) > _EDGES and fits
+            for places in _noted(across, deep, pitches if inside else None) if fits else ():
+                bands = Bands(strip, band, deep, across, vectors, places, phases, spare, maps[1])
                 if bands.scratch_bytes <= tiles.scratch_bytes:
-                    again = -(-strip // band) * band / strip
-                    laid = bands.laying / (band * width * math.prod(phases))
-                    sums = (_SUM * vectors + _END) / LANES * (1.0 if by_rows else groups * LANES / width)
-                    ways.append(((laid + sums) * again, bands))
+                    ways.append((bands.cost(width) * turns, bands))
     return min(ways, key=lambda way: (way[0], way[1].scratch_bytes))[1] if ways else None
 
 
@@ -175,23 +184,18 @@ def _cut_maps(
 ) -> tuple[tuple[int, int], tuple[int, int], Window, Bands] | None:
     """Cut the output into interleaved maps: (their numbers, rows and columns of the first, its window, its bands).
 
-    None if bands do not suit it. The maps may differ by a row or a column; then a strip is a whole map. anywhere: rows of
-    the image lie anywhere.
+    None if bands do not suit it. The maps may differ by a row or a column. anywhere: rows of the image lie anywhere.
     """
-    conv, (_, rows, columns, _) = geometry(node), result(node, "y").shape
+    conv, (_, rows, columns, _), (_, _, width, channels) = geometry(node), result(node, "y").shape, operand(node, "x").shape
     high, wide = -(-rows // spread[0]), -(-columns // spread[1])
-    if columns % spread[1] and columns // spread[1] < LANES:
-        return None
-    strips = [s for s in range(1, high + 1) if high % s == 0] if is_spread(node) else [tiles.strip]
     reach = [
         (taps - 1) * step // maps + 1 for taps, step, maps in zip(conv.kernel, conv.dilations, spread, strict=True)
     ]
     window = Window((reach[0], reach[1]), conv.strides)
-    most = rows // spread[0]
-    strips = strips if rows % spread[0] == 0 else [high]
-    _, _, width, channels = operand(node, "x").shape
+    strips = range(1, rows // spread[0] + 1) if is_spread(node) else [tiles.strip]
     pitches = None if anywhere else (spread[0] * width * channels, spread[1] * channels)
-    bands = cut_bands(tiles, (high, wide), window, strips, True, most, pitches)
+    uneven = columns % spread[1] > 0 and columns // spread[1] < LANES
+    bands = cut_bands(tiles, (high, wide), window, strips, not uneven, pitches, spread)
     return (spread, (high, wide), window, bands) if bands else None
 
 
