@@ -176,9 +176,10 @@ static inline TT_ALWAYS int32_t tt_noted_bytes(tt_bands cut)
     return (2 * cut.places * cut.deep + 15) / 16 * 16;
 }
 
-/* to[i] = from[places[i] - least] for i < n where this is at least 0 and below `most`; whole: it is everywhere. */
-static inline TT_ALWAYS void tt_lay_places8(
-    int8_t *to, const int8_t *from, const uint16_t *places, int32_t n, int32_t least, int32_t most, bool whole)
+/* to[i] = from[places[i] - least] for i < n where this is at least 0 and below `most`, else the border; whole: it is
+ * everywhere. */
+static inline TT_ALWAYS void tt_lay_places8(int8_t *to, const int8_t *from, const uint16_t *places, int32_t n, int32_t least,
+    int32_t most, bool whole, int32_t border)
 {
 #if TT_HAS_MVE
     if (whole) {
@@ -193,20 +194,24 @@ static inline TT_ALWAYS void tt_lay_places8(
             : "lr", "q0", "q1", "memory");
         return;
     }
-    __asm__ volatile("dlstp.16 lr, %[n]\n"
+    __asm__ volatile("vdup.16 q2, %[border]\n\t"
+                     "vdup.16 q3, %[most]\n\t"
+                     "dlstp.16 lr, %[n]\n"
                      "1:\n\t"
                      "vldrh.u16 q0, [%[places]], #16\n\t"
                      "vsub.i16 q0, q0, %[least]\n\t"
-                     "vptt.u16 hi, %q[most], q0\n\t"
+                     "vpt.u16 hi, q3, q0\n\t"
                      "vldrbt.u16 q1, [%[from], q0]\n\t"
-                     "vstrbt.16 q1, [%[to]], #8\n\t"
+                     "vpsel q1, q1, q2\n\t"
+                     "vstrb.16 q1, [%[to]], #8\n\t"
                      "letp lr, 1b"
         : [to] "+l"(to), [places] "+r"(places)
-        : [n] "r"(n), [from] "r"(from), [least] "r"(least), [most] "w"(vdupq_n_u16((uint16_t)most))
-        : "lr", "q0", "q1", "p0", "memory");
+        : [n] "r"(n), [from] "r"(from), [least] "r"(least), [most] "r"(most), [border] "r"(border)
+        : "lr", "q0", "q1", "q2", "q3", "p0", "memory");
 #else
     for (int32_t i = 0; i < n; i++) {
         const int32_t place = places[i] - least;
+        to[i] = (int8_t)border;
         if (whole || (place >= 0 && place < most)) {
             to[i] = from[place];
         }
@@ -216,11 +221,11 @@ static inline TT_ALWAYS void tt_lay_places8(
 
 /* n columns of a band, as many at a time as have places: rows low to high, of which the first is at `from`. */
 static inline TT_ALWAYS void tt_lay_columns8(int8_t *to, const int8_t *from, const uint16_t *places, int32_t n, int32_t low,
-    int32_t high, bool whole, int32_t row, int32_t pixel, tt_bands cut)
+    int32_t high, bool whole, int32_t border, int32_t row, int32_t pixel, tt_bands cut)
 {
     for (int32_t column = 0; column < n; column += cut.places) {
         const int32_t few = n - column < cut.places ? n - column : cut.places;
-        tt_lay_places8(to, from, places, few * cut.deep, low * row, (high - low) * row, whole);
+        tt_lay_places8(to, from, places, few * cut.deep, low * row, (high - low) * row, whole, border);
         to += cut.places * cut.deep;
         from += cut.places * pixel;
     }
@@ -243,17 +248,17 @@ static inline TT_ALWAYS void tt_lay_band8(int8_t *band, const int8_t *from, tt_i
         if (spread.columns > 1 && n <= 0) {
             continue;
         }
-        if (edges && !whole) {
+        if (cut.places > 0) {
+            tt_lay_columns8(to, at, places, n, low, high, whole, image.border, row, pixel, cut);
+            continue;
+        }
+        if (edges) {
             for (int32_t r = 0; r < low; r++) {
                 tt_spread8(to + r, cut.deep, &border, 0, n);
             }
             for (int32_t r = high; r < cut.deep; r++) {
                 tt_spread8(to + r, cut.deep, &border, 0, n);
             }
-        }
-        if (cut.places > 0) {
-            tt_lay_columns8(to, at, places, n, low, high, whole, row, pixel, cut);
-            continue;
         }
         for (int32_t r = low; r < high; r++, at += row) {
             tt_spread8(to + r, cut.deep, at, pixel, n);
@@ -267,7 +272,8 @@ static inline TT_ALWAYS void tt_lay_band8(int8_t *band, const int8_t *from, tt_i
 static inline TT_ALWAYS void tt_lay_bands8(int8_t *bands, const int8_t *x, int32_t first, int32_t map, tt_image image,
     int32_t down, tt_spread spread, const uint16_t *places, int32_t row, int32_t pixel, tt_bands cut)
 {
-    const bool edges = cut.strip < cut.height || spread.rows > 1;
+    const bool alike = image.top % spread.rows == 0 && image.height % spread.rows == 0; /* the borders of all maps */
+    const bool edges = cut.strip < cut.height || !alike;
     const int32_t line = image.width * image.channels;
     for (int32_t band = 0; band < tt_bands_in(cut); band++, bands += spread.columns * cut.across * cut.deep) {
         /* the image row that the band begins with */

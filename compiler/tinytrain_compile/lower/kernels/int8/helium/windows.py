@@ -43,13 +43,14 @@ BYTES = 16
 """Products of an instruction."""
 LARGEST_OFFSET, LARGEST_AREA = 127, 254
 """Largest offset of a load, in bytes; most taps of a kernel, whose places are bytes."""
-_BAND, _ROW, _EIGHT = 25, 10, 6
+_BAND, _ROW, _EIGHT = 7, 11, 5
 """Instructions of a band that is laid row by row, of each row, and of eight pixels of one of more than eight."""
-_NOTED_BAND, _RUN, _NOTED_EIGHT = 10, 14, 8
-"""The same of a band whose elements' places are noted: of each run of columns, and of eight elements."""
-_LINE, _FOUR_ROWS, _FOUR, _BACK, _SUM = 16, 46, 10, 10, 10
+_RUN, _NOTED_EIGHT, _EDGE_RUN, _BORDER = 6, 7.5, 20, 25
+"""Of a band whose elements' places are noted: of each run of columns, and of eight elements; of a run that has rows of
+the border; of laying these, if strips differ in them."""
+_LINE, _FOUR_ROWS, _FOUR, _BACK, _SUM = 20, 33, 14, 10, 9.2
 """Instructions of a row of output; of four together; of four pixels and their ends; of those if the last four of a row
-begin earlier; of a vector of taps for four sums."""
+begin earlier; of a vector of taps for four sums. All were fitted to 200 ways to compute 15 layers."""
 _EDGES = 2
 """Bands of a map that have rows of its border."""
 _PLACES = 1 << 16
@@ -80,20 +81,24 @@ class Bands:
         noted = -(-2 * self.places * self.deep // BYTES) * BYTES
         return taps + noted + -(-self.strip // self.band) * self.maps * self.across * self.deep + BYTES + self.spare
 
-    def cost(self, width: int) -> int:
-        """Estimate the instructions of a strip of a channel, for phases (or maps) of `width` pixels in a row."""
-        bands, by_rows = -(-self.strip // self.band), self.band % LANES == 0
+    def cost(self, width: int, read: int, strips: int, edges: int, differ: bool) -> float:
+        """Estimate the instructions of a channel, for phases (or maps) of `width` pixels in a row.
+
+        read: columns of the image in a band (of a map); strips: of all maps of rows; edges: most of their bands that have rows of the border; differ: whether strips of a
+        map differ in these.
+        """
+        bands, by_rows = strips * -(-self.strip // self.band), self.band % LANES == 0
+        edges = min(edges, bands)
         if self.places:
-            eights = -(-self.across * self.deep // 8)
-            laid = _NOTED_BAND + self.maps * (_RUN * -(-self.across // self.places) + _NOTED_EIGHT * eights)
+            runs, eights = -(-read // self.places), -(-read * self.deep // 8)
+            laid = self.maps * (bands * (_RUN * runs + _NOTED_EIGHT * eights) + edges * (_EDGE_RUN - _RUN) * runs)
         else:
-            row = _ROW + (_EIGHT * -(-self.across // 8) if self.across > 8 else 0)
-            laid = _BAND + self.deep * self.maps * row
+            row = _ROW + (_EIGHT * -(-read // 8) if read > 8 else 0)
+            laid = bands * (_BAND + self.deep * self.maps * row) + _BORDER * self.maps * edges * differ
         lines = bands * (self.band // LANES if by_rows else self.band) * math.prod(self.phases) * self.maps
         fours = width if by_rows else -(-width // LANES)
         back = 0 if by_rows or width % LANES == 0 else _BACK
-        four = _FOUR + back + _SUM * self.vectors
-        return bands * laid + lines * ((_FOUR_ROWS if by_rows else _LINE) + fours * four)
+        return laid + lines * ((_FOUR_ROWS if by_rows else _LINE) + fours * (_FOUR + back + _SUM * self.vectors))
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,7 @@ def cut_bands(
     out_hw: tuple[int, int],
     window: Window,
     strips: Sequence[int],
+    image_width: int,
     narrow: bool = False,
     pitches: tuple[int, int] | None = None,
     maps: tuple[int, int] = (1, 1),
@@ -124,6 +130,7 @@ def cut_bands(
     phases = tiles.phases
     width, ragged = -(-out_hw[1] // phases[1]), out_hw[0] % phases[0] + out_hw[1] % phases[1] > 0
     across = (width - 1) * window.strides[1] + window.taps[1] + window.lead[1]
+    read = min(across, -(-image_width // maps[1]))
     ways: list[tuple[float, Bands]] = []
     for strip in strips:
         for band in (rows for rows in range(1, strip + 1) if ragged or strip % rows == 0 or rows % LANES == 0):
@@ -134,22 +141,22 @@ def cut_bands(
                 continue
             step = window.strides[0] if by_rows else window.strides[1] * deep
             spare = 0 if by_rows else step * max(LANES - width, 0)
-            reach, turns = BYTES * (vectors - 1) + (LANES - 1) * step, -(-out_hw[0] // (phases[0] * strip))
+            reach = BYTES * (vectors - 1) + (LANES - 1) * step
+            turns = maps[0] * -(-out_hw[0] // (phases[0] * strip))
             few = spare or ((ragged or maps != (1, 1)) and width == LANES)
             fits = max(deep, reach) <= LARGEST_OFFSET and (by_rows or narrow or not few)
-            inside = turns * -(-strip // band) > _EDGES and fits
-            for places in _noted(across, deep, pitches if inside else None) if fits else ():
+            for places in _noted(read, deep, pitches) if fits else ():
                 bands = Bands(strip, band, deep, across, vectors, places, phases, spare, maps[1])
                 if bands.scratch_bytes <= tiles.scratch_bytes:
-                    ways.append((bands.cost(width) * turns, bands))
+                    ways.append((bands.cost(width, read, turns, _EDGES * maps[0], strip * phases[0] < out_hw[0]), bands))
     return min(ways, key=lambda way: (way[0], way[1].scratch_bytes))[1] if ways else None
 
 
-def _noted(across: int, deep: int, pitches: tuple[int, int] | None) -> list[int]:
+def _noted(read: int, deep: int, pitches: tuple[int, int] | None) -> list[int]:
     """Return how many columns of a band may have their elements' places noted: these are 16 bits."""
     if pitches is None:
         return [0]
-    parts = {-(-across // parts) for parts in (1, 2, 3, 4, 6, 8)}
+    parts = {-(-read // parts) for parts in (1, 2, 3, 4, 6, 8)}
     return [0, *(n for n in sorted(parts) if deep * pitches[0] + n * pitches[1] < _PLACES)]
 
 
@@ -195,7 +202,7 @@ def _cut_maps(
     strips = range(1, rows // spread[0] + 1) if is_spread(node) else [tiles.strip]
     pitches = None if anywhere else (spread[0] * width * channels, spread[1] * channels)
     uneven = columns % spread[1] > 0 and columns // spread[1] < LANES
-    bands = cut_bands(tiles, (high, wide), window, strips, not uneven, pitches, spread)
+    bands = cut_bands(tiles, (high, wide), window, strips, width, not uneven, pitches, spread)
     return (spread, (high, wide), window, bands) if bands else None
 
 
@@ -212,7 +219,7 @@ def band_gradient(node: Node, block: RowBlock | None) -> KernelSpec | None:
         return None
     strips = [s for s in range(1, high + 1) if high % s == 0] if block is None else [1]
     pitches = (width * channels, channels) if block is None else None
-    bands = cut_bands(replace(tiles, phases=phases), (rows, columns), window, strips, pitches=pitches)
+    bands = cut_bands(replace(tiles, phases=phases), (rows, columns), window, strips, width, pitches=pitches)
     if bands is None:
         return None
     names = ("multiplier", "shift", "w", *attrs.mask.operands)
