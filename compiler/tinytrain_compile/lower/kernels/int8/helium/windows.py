@@ -45,9 +45,9 @@ LARGEST_OFFSET, LARGEST_AREA = 127, 254
 """Largest offset of a load, in bytes; most taps of a kernel, whose places are bytes."""
 _BAND, _ROW, _EIGHT = 7, 11, 5
 """Instructions of a band that is laid row by row, of each row, and of eight pixels of one of more than eight."""
-_RUN, _NOTED_EIGHT, _EDGE_RUN, _BORDER = 6, 7.5, 20, 25
-"""Of a band whose elements' places are noted: of each run of columns, and of eight elements; of a run that has rows of
-the border; of laying these, if strips differ in them."""
+_RUN, _EIGHT_NOTED, _EDGE_RUN, _EDGE_EIGHT, _BORDER = 6, 5, 20, 8, 25
+"""Of a band whose elements' places are noted: of each run of columns, and of eight elements; the same if it has rows of
+the border. Of laying these row by row, if strips differ in them."""
 _LINE, _FOUR_ROWS, _FOUR, _BACK, _SUM = 20, 33, 14, 10, 9.2
 """Instructions of a row of output; of four together; of four pixels and their ends; of those if the last four of a row
 begin earlier; of a vector of taps for four sums. All were fitted to 200 ways to compute 15 layers."""
@@ -91,7 +91,8 @@ class Bands:
         edges = min(edges, bands)
         if self.places:
             runs, eights = -(-read // self.places), -(-read * self.deep // 8)
-            laid = self.maps * (bands * (_RUN * runs + _NOTED_EIGHT * eights) + edges * (_EDGE_RUN - _RUN) * runs)
+            inside = (bands - edges) * (_RUN * runs + _EIGHT_NOTED * eights)
+            laid = self.maps * (inside + edges * (_EDGE_RUN * runs + _EDGE_EIGHT * eights))
         else:
             row = _ROW + (_EIGHT * -(-read // 8) if read > 8 else 0)
             laid = bands * (_BAND + self.deep * self.maps * row) + _BORDER * self.maps * edges * differ
@@ -156,7 +157,7 @@ def _noted(read: int, deep: int, pitches: tuple[int, int] | None) -> list[int]:
     """Return how many columns of a band may have their elements' places noted: these are 16 bits."""
     if pitches is None:
         return [0]
-    parts = {-(-read // parts) for parts in (1, 2, 3, 4, 6, 8)}
+    parts = {-(-read // parts) for parts in (1, 2)}
     return [0, *(n for n in sorted(parts) if deep * pitches[0] + n * pitches[1] < _PLACES)]
 
 
