@@ -192,7 +192,8 @@ static inline TT_ALWAYS void tt_depthwise_ends(int8_t *out, int32_t bias, int32_
 }
 
 /* A row of such tiles. Two rows are a word: of a column, x has the first two and y the others; of the taps, t has the first
- * two and u the last two. All numbers but bias, factor and down are constants; pitch + channels is at most 4095. */
+ * two and u the last two. All numbers but bias, factor,
+ * down and tiles are constants; 2 * channels is at most 4095. */
 #if TT_HAS_DSP
 #define TT_COLUMN_OF(upper, lower, tap)                                                                                \
     "smlad %[s" #upper "], %[x], %[t" #tap "], %[s" #upper "]\n\tsmlabt %[s" #upper "], %[y], %[u" #tap "], %[s" #upper "]\n\t" \
@@ -215,7 +216,28 @@ static inline TT_ALWAYS void tt_depthwise_ends(int8_t *out, int32_t bias, int32_
     "ldr %[x], %[factor]\n\t" TT_TIMES(00, correct) TT_TIMES(01, correct) TT_TIMES(10, correct) TT_TIMES(11, correct)       \
     "ldr %[x], %[down]\n\t" TT_STORED(01, carry, "%[next]") TT_STORED(10, carry, "%[pitch]")                           \
     TT_STORED(11, carry, "%[last]") TT_STORED(00, carry, "#0")
+/* The same of rows that are more than an offset apart. */
+#define TT_FAR_ENDS(correct, carry)                                                                                    \
+    "ldr %[x], %[bias]\n\t" TT_WITH_BIAS(00) TT_WITH_BIAS(01) TT_WITH_BIAS(10) TT_WITH_BIAS(11) \
+    "ldr %[x], %[factor]\n\t" TT_TIMES(00, correct) TT_TIMES(01, correct) TT_TIMES(10, correct) TT_TIMES(11, correct)       \
+    "ldr %[x], %[down]\n\t" TT_STORED(01, carry, "%[next]") TT_STORED(00, carry, "#0")                                 \
+    "ldr %[y], %[pitch]\n\t" TT_STORED(10, carry, "%[y]") "add %[y], %[y], %[next]\n\t" TT_STORED(11, carry, "%[y]")
+/* Of one row. */
+#define TT_HALF_COLUMN_OF(sum, tap)                                                                                    \
+    "smlad %[s" #sum "], %[x], %[t" #tap "], %[s" #sum "]\n\tsmlabt %[s" #sum "], %[y], %[u" #tap "], %[s" #sum "]\n\t"
+#define TT_FIRST_HALF_OF(sum)                                                                                          \
+    "smuad %[s" #sum "], %[x], %[t0]\n\tsmlabt %[s" #sum "], %[y], %[u0], %[s" #sum "]\n\t"
+#define TT_HALF_SUMS                                                                                                   \
+    "ldrd %[x], %[y], [%[a]], %[step]\n\t" TT_FIRST_HALF_OF(00)                                                       \
+    "ldrd %[x], %[y], [%[a]], %[step]\n\t" TT_HALF_COLUMN_OF(00, 1) TT_FIRST_HALF_OF(01)                               \
+    "ldrd %[x], %[y], [%[a]]\n\t" TT_HALF_COLUMN_OF(00, 2) TT_HALF_COLUMN_OF(01, 1)                                    \
+    "ldrd %[x], %[y], [%[a], %[step]]\n\t" TT_HALF_COLUMN_OF(01, 2)
+#define TT_HALF_ENDS(correct, carry)                                                                                   \
+    "ldr %[x], %[bias]\n\t" TT_WITH_BIAS(00) TT_WITH_BIAS(01) "ldr %[x], %[factor]\n\t" TT_TIMES(00, correct)          \
+    TT_TIMES(01, correct) "ldr %[x], %[down]\n\t" TT_STORED(01, carry, "%[next]") TT_STORED(00, carry, "#0")
 #endif
+/* Where pitch + channels is more than this, rows are stored without offsets. */
+#define TT_MOST_OFFSET 4095
 static inline TT_ALWAYS void tt_depthwise_tiles(int8_t *out, const int16_t *a, const int16_t *b, int32_t bias,
     int32_t factor, int32_t down, int32_t tiles, int32_t rows, int32_t channels, int32_t pitch, int32_t zero)
 {
@@ -238,12 +260,63 @@ static inline TT_ALWAYS void tt_depthwise_tiles(int8_t *out, const int16_t *a, c
             [factor] "m"(factor), [down] "m"(down), [end] "m"(end), [step] "i"(2 * rows), [next] "i"(channels),         \
             [turn] "i"(2 * channels), [pitch] "i"(pitch), [last] "i"(pitch + channels), [offset] "i"(number)                       \
             : "memory", "cc")
-    TT_FOR_ZERO(TT_DEPTHWISE_ROW, TT_DEPTHWISE_ENDS);
+#define TT_FAR_ROW(ends_of_tile, number)                                                                               \
+    __asm__ volatile("1:\n\t" TT_DEPTHWISE_SUMS ends_of_tile                                                            \
+                     "ldr %[x], %[end]\n\tadd %[out], %[out], %[turn]\n\tcmp %[out], %[x]\n\tbne 1b"                    \
+            : [s00] "=&r"(sum_00), [s01] "=&r"(sum_01), [s10] "=&r"(sum_10), [s11] "=&r"(sum_11), [x] "=&r"(x),         \
+            [y] "=&r"(y), [a] "+r"(a), [out] "+r"(out)                                                                  \
+            : [t0] "r"(t0), [t1] "r"(t1), [t2] "r"(t2), [u0] "r"(u0), [u1] "r"(u1), [u2] "r"(u2), [bias] "m"(bias),     \
+            [factor] "m"(factor), [down] "m"(down), [end] "m"(end), [step] "i"(2 * rows), [next] "i"(channels),         \
+            [turn] "i"(2 * channels), [pitch] "m"(pitch), [offset] "i"(number)                                         \
+            : "memory", "cc")
+    if (pitch + channels > TT_MOST_OFFSET) {
+        TT_FOR_ZERO(TT_FAR_ROW, TT_FAR_ENDS);
+    } else {
+        TT_FOR_ZERO(TT_DEPTHWISE_ROW, TT_DEPTHWISE_ENDS);
+    }
 #else
     for (int32_t i = 0; i < tiles; i++) {
         int32_t sum_00 = 0, sum_01 = 0, sum_10 = 0, sum_11 = 0;
         tt_depthwise_2x2(&sum_00, &sum_01, &sum_10, &sum_11, a + 2 * rows * i, b, rows);
         tt_depthwise_ends(out + 2 * channels * i, bias, factor, down, sum_00, sum_01, sum_10, sum_11, channels, pitch, zero);
+    }
+#endif
+}
+
+/* The upper half of such a row. */
+static inline TT_ALWAYS void tt_depthwise_halves(int8_t *out, const int16_t *a, const int16_t *b, int32_t bias,
+    int32_t factor, int32_t down, int32_t tiles, int32_t rows, int32_t channels, int32_t zero)
+{
+#if TT_HAS_DSP
+    uint32_t t0, t1, t2, u0, u1, u2, x, y;
+    int32_t sum_00, sum_01;
+    int8_t *const end = out + 2 * tiles * channels; /* in memory, like the ends' numbers: all registers have another use */
+    memcpy(&t0, b, sizeof t0);
+    memcpy(&u0, b + 1, sizeof u0);
+    memcpy(&t1, b + 3, sizeof t1);
+    memcpy(&u1, b + 4, sizeof u1);
+    memcpy(&t2, b + 6, sizeof t2);
+    memcpy(&u2, b + 7, sizeof u2);
+#define TT_HALF_ROW(ends_of_tile, number)                                                                              \
+    __asm__ volatile("1:\n\t" TT_HALF_SUMS ends_of_tile                                                                 \
+                     "ldr %[x], %[end]\n\tadd %[out], %[out], %[turn]\n\tcmp %[out], %[x]\n\tbne 1b"                    \
+            : [s00] "=&r"(sum_00), [s01] "=&r"(sum_01), [x] "=&r"(x), [y] "=&r"(y), [a] "+r"(a), [out] "+r"(out)        \
+            : [t0] "r"(t0), [t1] "r"(t1), [t2] "r"(t2), [u0] "r"(u0), [u1] "r"(u1), [u2] "r"(u2), [bias] "m"(bias),     \
+            [factor] "m"(factor), [down] "m"(down), [end] "m"(end), [step] "i"(2 * rows), [next] "i"(channels),         \
+            [turn] "i"(2 * channels), [offset] "i"(number)                                                             \
+            : "memory", "cc")
+    TT_FOR_ZERO(TT_HALF_ROW, TT_HALF_ENDS);
+#else
+    for (int32_t i = 0; i < tiles; i++) {
+        int32_t sum_0 = 0, sum_1 = 0;
+        for (int32_t s = 0; s < 3; s++) {
+            for (int32_t r = 0; r < 3; r++) {
+                sum_0 += a[(2 * i + s) * rows + r] * b[3 * s + r];
+                sum_1 += a[(2 * i + s + 1) * rows + r] * b[3 * s + r];
+            }
+        }
+        out[2 * i * channels] = tt_requantise8_kept(sum_0, bias, factor, down, zero, -128, 127);
+        out[(2 * i + 1) * channels] = tt_requantise8_kept(sum_1, bias, factor, down, zero, -128, 127);
     }
 #endif
 }

@@ -29,6 +29,7 @@ from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.conv import TapWindow, grouped, grouped_grad_input
 from tinytrain_compile.lower.kernels.int8.dense import dense_forward, gradient_rows, row_gradient
 from tinytrain_compile.lower.kernels.int8.depthwise import depthwise, depthwise_gradient
+from tinytrain_compile.lower.kernels.int8.dsp.maps import paired_maps
 from tinytrain_compile.lower.kernels.int8.dsp.product import PackedOperand, packed_product
 from tinytrain_compile.lower.kernels.int8.dsp.rows import direct_maps, line_conv
 from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, dense_rows, row_conv
@@ -89,6 +90,8 @@ def qconv(node: Node, context: KernelContext) -> KernelSpec:
     if is_dense(node):
         return dense_kernel(node, [bias, multiplier, shift], finish, context, stages)
     x = tensor(node, "x")
+    if is_depthwise(node) and context.isa.dsp and not context.style.small and (spec := paired_maps(node)) is not None:
+        return spec
     if is_depthwise(node) and _pays(node, context):
         pairs = context.isa.dsp and not context.style.small
         if pairs and not context.isa.dual_issue and (spec := direct_maps(node)) is not None:
