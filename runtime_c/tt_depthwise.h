@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
-/* Depthwise convolutions whose channel images are copied, of any size and dilation, for cores with products in pairs. Each
- * gives the same bits on every core and on a host.
+/* 3x3 depthwise convolutions in steps of one, dilated or not, of maps of any size. Each gives the same bits on every core and
+ * on a host: where the instructions are missing, plain C does the same.
  */
 #ifndef TT_DEPTHWISE_H
 #define TT_DEPTHWISE_H
 
 #include "tt_dsp_tiles.h"
+
+/* ---- maps -------------------------------------------------------------------------------------------------------- */
 
 /* An axis of a channel's maps: elements of the image and of the output, how far neighbours are apart in memory, elements of
  * the border in front, and the interleaved maps that dilation makes of the axis. */
@@ -38,81 +40,195 @@ static inline TT_ALWAYS bool tt_is_even(tt_axis axis)
     return axis.maps == 1 || (axis.pad % axis.maps == 0 && axis.in % axis.maps == 0);
 }
 
-/* to[r * row + i * step] = from[r * from_row + i * pitch] + offset for r < rows, i < count. */
-TT_SHARED void tt_widen_rows_of(int16_t *to, const int8_t *from, int32_t offset, int32_t step, int32_t pitch,
-    int32_t count, int32_t row, int32_t from_row, int32_t rows)
+/* The image of a channel as int16, by columns: `rows` elements from one to the next. Columns left to left + count and rows
+ * low to high are from[column * pitch + row * line] + offset. clears: the others become 0, up to column `wide`. */
+typedef struct tt_cells {
+    int32_t rows, wide, left, count, low, high;
+} tt_cells;
+
+TT_SHARED void tt_widen_cells(
+    int16_t *to, const int8_t *from, int32_t offset, int32_t pitch, int32_t line, tt_cells of, bool clears)
 {
-    for (; rows > 0; rows--, to += row, from += from_row) {
+    const int32_t step = of.rows;
+    int16_t *const first = to + of.left * step;
+    if (clears) {
+        int16_t *const last = first + of.count * step, *const end = to + of.wide * step;
+        memset(to, 0, (size_t)((const int8_t *)first - (const int8_t *)to));
+        memset(last, 0, (size_t)((const int8_t *)end - (const int8_t *)last));
+        for (int16_t *column = first; column != last; column += step) {
+            for (int32_t r = 0; r < of.low; r++) {
+                column[r] = 0;
+            }
+            for (int32_t r = of.high; r < step; r++) {
+                column[r] = 0;
+            }
+        }
+    }
+    int16_t *row = first + of.low;
+    for (const int16_t *const behind = first + of.high; row < behind; row++, from += line) {
+        int16_t *cell = row;
         const int8_t *x = from;
-        int16_t *cell = to;
-        for (const int16_t *const end = to + count / 4 * 4 * step; cell != end; cell += 4 * step, x += 4 * pitch) {
+        for (const int16_t *const end = cell + of.count / 4 * 4 * step; cell != end; cell += 4 * step, x += 4 * pitch) {
             const int32_t x0 = x[0], x1 = x[pitch], x2 = x[2 * pitch], x3 = x[3 * pitch];
             cell[0] = (int16_t)(x0 + offset);
             cell[step] = (int16_t)(x1 + offset);
             cell[2 * step] = (int16_t)(x2 + offset);
             cell[3 * step] = (int16_t)(x3 + offset);
         }
-        for (int32_t i = count % 4; i > 0; i--, cell += step, x += pitch) {
+        for (int32_t i = of.count % 4; i > 0; i--, cell += step, x += pitch) {
             *cell = (int16_t)(*x + offset);
         }
     }
 }
 
-/* Output rows of 3x3 taps: two, or one, at a time. a: a channel's image by columns, `rows` from one to the next; next, pitch:
- * elements of the output to the next column and row. The last tile of an odd width begins a column earlier. */
-static inline TT_ALWAYS void tt_depthwise_lines(int8_t *out, const int16_t *a, const int16_t *taps, int32_t bias,
-    int32_t factor, int32_t down, int32_t high, int32_t width, int32_t rows, int32_t next, int32_t pitch, int32_t zero)
+/* ---- two rows and two columns of the output ---------------------------------------------------------------------- */
+
+/* What a channel's sums are computed from. Two rows are a word: of each column of taps, t has the first two and u the last
+ * two. */
+typedef struct tt_taps3 {
+    uint32_t t[3], u[3];
+    int32_t bias, factor, down;
+} tt_taps3;
+
+/* tap: weights from a row of taps to the next, 3 or 1; its columns are 4 - tap apart. */
+static inline TT_ALWAYS tt_taps3 tt_taps3_of(const int8_t *w, int32_t tap, int32_t bias, int32_t multiplier, int32_t shift)
 {
-    for (int32_t i = 0; i < high; i += 2, out += 2 * pitch, a += 2) {
-        for (int32_t column = 0; column < width; column = width - 2 > column ? width - 2 : width) {
-            const int32_t tiles = column == 0 ? width / 2 : 1;
-            if (i + 1 < high) {
-                tt_depthwise_tiles(out + column * next, a + column * rows, taps, bias, factor, down, tiles, rows, next, pitch, zero);
-            } else {
-                tt_depthwise_halves(out + column * next, a + column * rows, taps, bias, factor, down, tiles, rows, next, zero);
-            }
-            if (width % 2 == 0) {
-                break;
-            }
-        }
+    tt_taps3 taps = {{0, 0, 0}, {0, 0, 0}, bias, tt_factor(multiplier), -shift};
+    TT_UNROLL
+    for (int32_t s = 0; s < 3; s++) {
+        const int8_t *const column = w + s * (4 - tap);
+        taps.t[s] = ((uint32_t)column[0] & 65535u) | (uint32_t)column[tap] << 16;
+        taps.u[s] = ((uint32_t)column[tap] & 65535u) | (uint32_t)column[2 * tap] << 16;
     }
+    return taps;
 }
 
-/* One channel of a 3x3 depthwise QConv in steps of one, whose sums all shift down: of all channels of all images the one
- * with number `turn`. down, across: of two axes, each of which may be the rows; tap: elements of the weights from tap to tap
- * of `down`. strip: rows whose inputs are in scratch together. scratch, from turn to turn: twelve elements for the taps, then
- * columns of the image of a map, each of an even number of rows. */
+#if TT_HAS_DSP
+/* Of a column of four rows, x has the first two and y the others. */
+#define TT_UPPER_OF(sum, tap)                                                                                          \
+    "smlad %[s" #sum "], %[x], %[t" #tap "], %[s" #sum "]\n\tsmlabt %[s" #sum "], %[y], %[u" #tap "], %[s" #sum "]\n\t"
+#define TT_LOWER_OF(sum, tap)                                                                                          \
+    "smlatb %[s" #sum "], %[x], %[t" #tap "], %[s" #sum "]\n\tsmlad %[s" #sum "], %[y], %[u" #tap "], %[s" #sum "]\n\t"
+#define TT_FIRST_UPPER_OF(sum)                                                                                         \
+    "smuad %[s" #sum "], %[x], %[t0]\n\tsmlabt %[s" #sum "], %[y], %[u0], %[s" #sum "]\n\t"
+#define TT_FIRST_LOWER_OF(sum)                                                                                         \
+    "smultb %[s" #sum "], %[x], %[t0]\n\tsmlad %[s" #sum "], %[y], %[u0], %[s" #sum "]\n\t"
+#define TT_NEXT_COLUMNS(upper, lower, tap) TT_UPPER_OF(upper, tap) TT_LOWER_OF(lower, tap)
+#define TT_FIRST_COLUMN(upper, lower) TT_FIRST_UPPER_OF(upper) TT_FIRST_LOWER_OF(lower)
+#define TT_DEPTHWISE_SUMS                                                                                              \
+    "ldrd %[x], %[y], [%[a]], %[step]\n\t" TT_FIRST_COLUMN(00, 10)                                                        \
+    "ldrd %[x], %[y], [%[a]], %[step]\n\t" TT_NEXT_COLUMNS(00, 10, 1) TT_FIRST_COLUMN(01, 11)                                  \
+    "ldrd %[x], %[y], [%[a]]\n\t" TT_NEXT_COLUMNS(00, 10, 2) TT_NEXT_COLUMNS(01, 11, 1)                                         \
+    "ldrd %[x], %[y], [%[a], %[step]]\n\t" TT_NEXT_COLUMNS(01, 11, 2)
+#define TT_UPPER_SUMS                                                                                                  \
+    "ldrd %[x], %[y], [%[a]], %[step]\n\t" TT_FIRST_UPPER_OF(00)                                                      \
+    "ldrd %[x], %[y], [%[a]], %[step]\n\t" TT_UPPER_OF(00, 1) TT_FIRST_UPPER_OF(01)                                   \
+    "ldrd %[x], %[y], [%[a]]\n\t" TT_UPPER_OF(00, 2) TT_UPPER_OF(01, 1)                                               \
+    "ldrd %[x], %[y], [%[a], %[step]]\n\t" TT_UPPER_OF(01, 2)
+#define TT_WITH_BIAS(sum) "qadd %[s" #sum "], %[s" #sum "], %[x]\n\t"
+#define TT_TIMES(sum, correct) "smmlar %[s" #sum "], %[s" #sum "], %[x], %[s" #sum "]\n\t" correct(sum)
+#define TT_STORED(sum, carry, place)                                                                                   \
+    "asrs %[s" #sum "], %[s" #sum "], %[x]\n\t" carry " %[s" #sum "], %[s" #sum "], %[offset]\n\t"                     \
+    "ssat %[s" #sum "], #8, %[s" #sum "]\n\tstrb %[s" #sum "], [%[out], " place "]\n\t"
+#define TT_SCALED_4(correct)                                                                                           \
+    "ldr %[x], %[bias]\n\t" TT_WITH_BIAS(00) TT_WITH_BIAS(01) TT_WITH_BIAS(10) TT_WITH_BIAS(11)                       \
+    "ldr %[x], %[factor]\n\t" TT_TIMES(00, correct) TT_TIMES(01, correct) TT_TIMES(10, correct) TT_TIMES(11, correct)  \
+    "ldr %[x], %[down]\n\t"
+#define TT_DEPTHWISE_ENDS(correct, carry)                                                                              \
+    TT_SCALED_4(correct) TT_STORED(01, carry, "%[next]") TT_STORED(10, carry, "%[pitch]")                              \
+    TT_STORED(11, carry, "%[last]") TT_STORED(00, carry, "#0")
+/* The same of rows that are more than an offset apart. */
+#define TT_FAR_ENDS(correct, carry)                                                                                    \
+    TT_SCALED_4(correct) TT_STORED(01, carry, "%[next]") TT_STORED(00, carry, "#0")                                    \
+    "ldr %[y], %[pitch]\n\t" TT_STORED(10, carry, "%[y]") "add %[y], %[y], %[next]\n\t" TT_STORED(11, carry, "%[y]")
+#define TT_UPPER_ENDS(correct, carry)                                                                                  \
+    "ldr %[x], %[bias]\n\t" TT_WITH_BIAS(00) TT_WITH_BIAS(01) "ldr %[x], %[factor]\n\t" TT_TIMES(00, correct)         \
+    TT_TIMES(01, correct) "ldr %[x], %[down]\n\t" TT_STORED(01, carry, "%[next]") TT_STORED(00, carry, "#0")
+/* Tiles up to the end of a row. The last one of an odd width begins a column earlier: at the end, one is left. */
+#define TT_ROW_OF(sums, ends_of_tile, number, results, ...)                                                            \
+    __asm__ volatile("1:\n\t" sums ends_of_tile                                                                        \
+                     "ldr %[x], %[end]\n\tadd %[out], %[out], %[turn]\n\tcmp %[out], %[x]\n\tblo 1b\n\tbne 2f\n\t"       \
+                     "sub %[out], %[out], %[next]\n\tsub %[a], %[a], %[step]\n\tb 1b\n2:"                               \
+            : results, [x] "=&r"(x), [y] "=&r"(y), [a] "+r"(a), [out] "+r"(out)                                         \
+            : [t0] "r"(taps->t[0]), [t1] "r"(taps->t[1]), [t2] "r"(taps->t[2]), [u0] "r"(taps->u[0]),                   \
+            [u1] "r"(taps->u[1]), [u2] "r"(taps->u[2]), [bias] "m"(taps->bias), [factor] "m"(taps->factor),             \
+            [down] "m"(taps->down), [end] "m"(end), [step] "i"(2 * rows), [next] "i"(next), [turn] "i"(2 * next),       \
+            [offset] "i"(number), __VA_ARGS__                                                                          \
+            : "memory", "cc")
+#define TT_UPPER_OUT [s00] "=&r"(sum_00), [s01] "=&r"(sum_01)
+#define TT_ALL_OUT TT_UPPER_OUT, [s10] "=&r"(sum_10), [s11] "=&r"(sum_11)
+#define TT_NEAR_ROW(ends_of_tile, number)                                                                              \
+    TT_ROW_OF(TT_DEPTHWISE_SUMS, ends_of_tile, number, TT_LIST(TT_ALL_OUT), [pitch] "i"(pitch), [last] "i"(pitch + next))
+#define TT_FAR_ROW(ends_of_tile, number)                                                                               \
+    TT_ROW_OF(TT_DEPTHWISE_SUMS, ends_of_tile, number, TT_LIST(TT_ALL_OUT), [pitch] "m"(pitch))
+#define TT_UPPER_ROW(ends_of_tile, number)                                                                             \
+    TT_ROW_OF(TT_UPPER_SUMS, ends_of_tile, number, TT_LIST(TT_UPPER_OUT), [pitch] "i"(0))
+#endif
+
+/* Two rows of the output, or the first of them. a: a channel's image by columns, an even number of `rows` from one to the
+ * next, aligned to 4 bytes; next, pitch: elements of the output to the next column and row. Constants but for width, which is
+ * at least 2; 2 * next is at most TT_MOST_OFFSET. */
+#define TT_MOST_OFFSET 4095
+static inline TT_ALWAYS void tt_depthwise_lines(int8_t *out, const int16_t *a, const tt_taps3 *taps, bool two, int32_t width,
+    int32_t rows, int32_t next, int32_t pitch, int32_t zero)
+{
+#if TT_HAS_DSP
+    const int8_t *const end = out + (width - 1) * next; /* in memory, like the ends' numbers: all registers have another use */
+    uint32_t x, y;
+    int32_t sum_00, sum_01, sum_10, sum_11;
+    if (!two) {
+        TT_FOR_ZERO(TT_UPPER_ROW, TT_UPPER_ENDS);
+    } else if (pitch + next > TT_MOST_OFFSET) {
+        TT_FOR_ZERO(TT_FAR_ROW, TT_FAR_ENDS);
+    } else {
+        TT_FOR_ZERO(TT_NEAR_ROW, TT_DEPTHWISE_ENDS);
+    }
+#else
+    for (int32_t i = 0; i < (two ? 2 : 1) * width; i++) {
+        const int32_t line = i / width, column = i % width;
+        int32_t sum = 0;
+        for (int32_t s = 0; s < 3; s++) {
+            const int16_t *const at = a + (column + s) * rows + line;
+            sum += at[0] * (int16_t)taps->t[s] + at[1] * (int16_t)taps->u[s] + at[2] * ((int32_t)taps->u[s] >> 16);
+        }
+        out[line * pitch + column * next] = tt_requantise8_kept(sum, taps->bias, taps->factor, taps->down, zero, -128, 127);
+    }
+#endif
+}
+
+/* One channel of a QConv whose sums all shift down: of all channels of all images the one with number `turn`. down, across:
+ * the two axes, each of which may be the rows; tap: see tt_taps3_of, of `down`. strip: of its outputs whose inputs are in
+ * scratch together. scratch, from turn to turn: columns of the image of a map, each of an even number of rows. */
 static inline TT_ALWAYS void tt_depthwise_pairs(int8_t *y, int16_t *scratch, const int8_t *x, const int8_t *w,
     const int32_t *bias, const int32_t *multiplier, const int8_t *shift, int32_t turn, tt_axis down, tt_axis across,
     int32_t channels, int32_t tap, int32_t strip, int32_t x_zero, int32_t zero)
 {
     const int32_t c = turn % channels, n = turn / channels, rows = (strip + 3) / 2 * 2;
     const int32_t wide = (across.out + across.maps - 1) / across.maps + 2;
+    const int32_t next = across.maps * across.out_step, pitch = down.maps * down.out_step;
     const int8_t *const own = x + n * down.in * across.in * channels + c;
     int8_t *const out = y + n * down.out * across.out * channels + c;
-    int16_t *const image = scratch + 12;
     const bool alike = tt_is_even(down) && tt_is_even(across) && strip * down.maps >= down.out;
-    for (int32_t s = 0; s < 3; s++) {
-        for (int32_t r = 0; r < 3; r++) {
-            scratch[3 * s + r] = w[9 * c + r * tap + s * (4 - tap)];
-        }
-    }
+    const tt_taps3 taps = tt_taps3_of(w + 9 * c, tap, bias[c], multiplier[c], shift[c]);
     for (int32_t map = 0; map < down.maps * across.maps; map++) {
-        const tt_axis_part tall = tt_axis_part_of(down, map / across.maps), flat = tt_axis_part_of(across, map % across.maps);
+        const tt_axis_part tall = tt_axis_part_of(down, map / across.maps);
+        const tt_axis_part flat = tt_axis_part_of(across, map % across.maps);
         const int32_t count = wide - flat.border < flat.in ? wide - flat.border : flat.in;
-        const int8_t *const from = own + tall.from * down.in_step + flat.from * across.in_step;
-        int8_t *const to = out + map / across.maps * down.out_step + map % across.maps * across.out_step;
         for (int32_t first = 0; first < tall.out; first += strip) {
             const int32_t high = tall.out - first < strip ? tall.out - first : strip;
             const int32_t start = first - tall.border, low = start < 0 ? -start : 0;
             const int32_t behind = tall.in - start < high + 2 ? tall.in - start : high + 2;
-            if (!alike || turn == 0) {
-                memset(image, 0, (size_t)(2 * wide * rows));
+            const tt_cells cells = {rows, wide, flat.border, count, low, behind};
+            const int8_t *const from = own + (tall.from + (start + low) * down.maps) * down.in_step + flat.from * across.in_step;
+            int8_t *to = out + (map / across.maps + first * down.maps) * down.out_step + map % across.maps * across.out_step;
+            tt_widen_cells(scratch, from, -x_zero, across.maps * across.in_step, down.maps * down.in_step, cells,
+                !alike || turn == 0);
+            for (int32_t i = 0; i + 2 <= high; i += 2, to += 2 * pitch) {
+                tt_depthwise_lines(to, scratch + i, &taps, true, flat.out, rows, next, pitch, zero);
             }
-            tt_widen_rows_of(image + flat.border * rows + low, from + (start + low) * down.maps * down.in_step, -x_zero, rows,
-                across.maps * across.in_step, count, 1, down.maps * down.in_step, behind - low);
-            tt_depthwise_lines(to + first * down.maps * down.out_step, image, scratch, bias[c], tt_factor(multiplier[c]),
-                -shift[c], high, flat.out, rows, across.maps * across.out_step, down.maps * down.out_step, zero);
+            if (high % 2 != 0) {
+                tt_depthwise_lines(to, scratch + high - 1, &taps, false, flat.out, rows, next, pitch, zero);
+            }
         }
     }
 }

@@ -90,16 +90,20 @@ def qconv(node: Node, context: KernelContext) -> KernelSpec:
     if is_dense(node):
         return dense_kernel(node, [bias, multiplier, shift], finish, context, stages)
     x = tensor(node, "x")
-    if is_depthwise(node) and context.isa.dsp and not context.style.small and (spec := paired_maps(node)) is not None:
+    if is_depthwise(node) and (spec := _whole_maps(node, context)) is not None:
         return spec
     if is_depthwise(node) and _pays(node, context):
-        pairs = context.isa.dsp and not context.style.small
-        if pairs and not context.isa.dual_issue and (spec := direct_maps(node)) is not None:
-            return spec
-        out, schedule = depthwise(node, x, whole, finish, context.style, stages, pairs=pairs)
+        out, schedule = depthwise(node, x, whole, finish, context.style, stages)
         return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
     window = TapWindow(conv, (height, width))
     return any_windows(node, context, (x, x), shape, (window, forward_patch(conv, image), None))
+
+
+def _whole_maps(node: Node, context: KernelContext) -> KernelSpec | None:
+    """Return the call that computes 3x3 maps of each channel on cores with products in pairs, None for other layers."""
+    if not context.isa.dsp or context.style.small:
+        return None
+    return paired_maps(node) or (None if context.isa.dual_issue else direct_maps(node))
 
 
 def _pays(node: Node, context: KernelContext) -> bool:

@@ -18,9 +18,9 @@ from tinytrain_compile.ops.names import attrs_of, operand, result
 
 TAPS, TILE, REACH = 3, 2, 4095
 """Taps along each axis; outputs of a tile; the largest offset of an instruction, in bytes."""
-_TAPS_CELLS, _WIDE, _LARGEST_STEP = 12, 2, 510
-"""Elements of the taps in scratch; bytes of an element; most elements from column to column in scratch."""
-_TILE_COST, _HALF_COST, _CALL, _LINE, _CELL = 62, 37, 35, 15, 4.5
+_WIDE, _LARGEST_STEP = 2, 510
+"""Bytes of an element in scratch; most elements from column to column."""
+_TILE, _HALF, _ROW, _LINE, _CELL = 63, 37, 30, 20, 4.5
 """Instructions of a tile, of one of one row, of a row of tiles, and to widen a row and an element of the image."""
 
 
@@ -58,9 +58,9 @@ class PairedMaps:
 
     @property
     def scratch_elements(self) -> int:
-        """Elements of the taps and of the image of a map."""
+        """Elements of the image of a map."""
         rows, columns = (self.strip + TAPS) // 2 * 2, max(self.across.parts) + TAPS - 1
-        return _TAPS_CELLS + rows * columns
+        return rows * columns
 
     @property
     def fits(self) -> bool:
@@ -75,10 +75,9 @@ class PairedMaps:
         for tall in self.down.parts:
             strips = [min(self.strip, tall - begin) for begin in range(0, tall, self.strip)]
             for wide in self.across.parts:
-                tiles, calls = -(-wide // TILE), 1 + wide % TILE
+                tiles = -(-wide // TILE)
                 for high in strips:
-                    total += high // TILE * (tiles * _TILE_COST + calls * _CALL)
-                    total += high % TILE * (tiles * _HALF_COST + calls * _CALL)
+                    total += high // TILE * (tiles * _TILE + _ROW) + high % TILE * (tiles * _HALF + _ROW)
                     total += (high + TAPS - 1) * (_LINE + _CELL * wide)
         return total
 
