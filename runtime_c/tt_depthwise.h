@@ -55,12 +55,13 @@ TT_SHARED void tt_widen_cells(
         int16_t *const last = first + of.count * step, *const end = to + of.wide * step;
         memset(to, 0, (size_t)((const int8_t *)first - (const int8_t *)to));
         memset(last, 0, (size_t)((const int8_t *)end - (const int8_t *)last));
-        for (int16_t *column = first; column != last; column += step) {
-            for (int32_t r = 0; r < of.low; r++) {
+        for (int16_t *column = first; column <= last; column += step) { /* and what the one before has below */
+            const int32_t low = column == end ? 0 : of.low;
+            for (int32_t r = column == to ? 0 : of.high - step; r < low; r++) {
                 column[r] = 0;
-            }
-            for (int32_t r = of.high; r < step; r++) {
-                column[r] = 0;
+#if TT_HAS_DSP
+                __asm__ volatile("" : "+r"(r)); /* no call of memset for a few elements */
+#endif
             }
         }
     }
@@ -75,7 +76,14 @@ TT_SHARED void tt_widen_cells(
             cell[2 * step] = (int16_t)(x2 + offset);
             cell[3 * step] = (int16_t)(x3 + offset);
         }
-        for (int32_t i = of.count % 4; i > 0; i--, cell += step, x += pitch) {
+        if (of.count % 4 >= 2) {
+            const int32_t x0 = x[0], x1 = x[pitch];
+            cell[0] = (int16_t)(x0 + offset);
+            cell[step] = (int16_t)(x1 + offset);
+            cell += 2 * step;
+            x += 2 * pitch;
+        }
+        if (of.count % 2 != 0) {
             *cell = (int16_t)(*x + offset);
         }
     }
@@ -198,21 +206,23 @@ static inline TT_ALWAYS void tt_depthwise_lines(int8_t *out, const int16_t *a, c
 
 /* One channel of a QConv whose sums all shift down: of all channels of all images the one with number `turn`. down, across:
  * the two axes, each of which may be the rows; tap: see tt_taps3_of, of `down`. strip: of its outputs whose inputs are in
- * scratch together. scratch, from turn to turn: columns of the image of a map, each of an even number of rows. */
+ * scratch together. scratch, from turn to turn: columns of the image of a map, each of an even number of rows; apart:
+ * elements from map to map, or 0 if all are in one place. */
 static inline TT_ALWAYS void tt_depthwise_pairs(int8_t *y, int16_t *scratch, const int8_t *x, const int8_t *w,
     const int32_t *bias, const int32_t *multiplier, const int8_t *shift, int32_t turn, tt_axis down, tt_axis across,
-    int32_t channels, int32_t tap, int32_t strip, int32_t x_zero, int32_t zero)
+    int32_t channels, int32_t tap, int32_t strip, int32_t apart, int32_t x_zero, int32_t zero)
 {
     const int32_t c = turn % channels, n = turn / channels, rows = (strip + 3) / 2 * 2;
     const int32_t wide = (across.out + across.maps - 1) / across.maps + 2;
     const int32_t next = across.maps * across.out_step, pitch = down.maps * down.out_step;
     const int8_t *const own = x + n * down.in * across.in * channels + c;
     int8_t *const out = y + n * down.out * across.out * channels + c;
-    const bool alike = tt_is_even(down) && tt_is_even(across) && strip * down.maps >= down.out;
+    const bool alike = (apart > 0 || (tt_is_even(down) && tt_is_even(across))) && strip * down.maps >= down.out;
     const tt_taps3 taps = tt_taps3_of(w + 9 * c, tap, bias[c], multiplier[c], shift[c]);
     for (int32_t map = 0; map < down.maps * across.maps; map++) {
         const tt_axis_part tall = tt_axis_part_of(down, map / across.maps);
         const tt_axis_part flat = tt_axis_part_of(across, map % across.maps);
+        int16_t *const image = scratch + map * apart;
         const int32_t count = wide - flat.border < flat.in ? wide - flat.border : flat.in;
         for (int32_t first = 0; first < tall.out; first += strip) {
             const int32_t high = tall.out - first < strip ? tall.out - first : strip;
@@ -221,13 +231,13 @@ static inline TT_ALWAYS void tt_depthwise_pairs(int8_t *y, int16_t *scratch, con
             const tt_cells cells = {rows, wide, flat.border, count, low, behind};
             const int8_t *const from = own + (tall.from + (start + low) * down.maps) * down.in_step + flat.from * across.in_step;
             int8_t *to = out + (map / across.maps + first * down.maps) * down.out_step + map % across.maps * across.out_step;
-            tt_widen_cells(scratch, from, -x_zero, across.maps * across.in_step, down.maps * down.in_step, cells,
+            tt_widen_cells(image, from, -x_zero, across.maps * across.in_step, down.maps * down.in_step, cells,
                 !alike || turn == 0);
             for (int32_t i = 0; i + 2 <= high; i += 2, to += 2 * pitch) {
-                tt_depthwise_lines(to, scratch + i, &taps, true, flat.out, rows, next, pitch, zero);
+                tt_depthwise_lines(to, image + i, &taps, true, flat.out, rows, next, pitch, zero);
             }
             if (high % 2 != 0) {
-                tt_depthwise_lines(to, scratch + high - 1, &taps, false, flat.out, rows, next, pitch, zero);
+                tt_depthwise_lines(to, image + high - 1, &taps, false, flat.out, rows, next, pitch, zero);
             }
         }
     }

@@ -20,8 +20,9 @@ TAPS, TILE, REACH = 3, 2, 4095
 """Taps along each axis; outputs of a tile; the largest offset of an instruction, in bytes."""
 _WIDE, _LARGEST_STEP = 2, 510
 """Bytes of an element in scratch; most elements from column to column."""
-_TILE, _HALF, _ROW, _LINE, _CELL = 63, 37, 30, 20, 4.5
-"""Instructions of a tile, of one of one row, of a row of tiles, and to widen a row and an element of the image."""
+_TILE, _HALF, _ROW, _LINE, _CELL, _CLEAR = 66, 37, 30, 20, 4.5, 20
+"""Instructions of a tile, of one of one row, of a row of tiles, and to widen a row and an element of the image; of a
+column, to clear its border."""
 
 
 @dataclass(frozen=True)
@@ -49,18 +50,24 @@ class Axis:
 @dataclass(frozen=True)
 class PairedMaps:
     """How tt_depthwise_pairs cuts a layer. turned: its columns are taken for rows. strip: rows of tiles' inputs in scratch
-    together."""
+    together. own: whether every interleaved map has its own place there, so that its border is cleared once."""
 
     down: Axis
     across: Axis
     turned: bool
     strip: int
+    own: bool
 
     @property
-    def scratch_elements(self) -> int:
+    def elements(self) -> int:
         """Elements of the image of a map."""
         rows, columns = (self.strip + TAPS) // 2 * 2, max(self.across.parts) + TAPS - 1
         return rows * columns
+
+    @property
+    def scratch_elements(self) -> int:
+        """Elements of all images in scratch."""
+        return self.elements * (self.down.maps * self.across.maps if self.own else 1)
 
     @property
     def fits(self) -> bool:
@@ -78,7 +85,7 @@ class PairedMaps:
                 tiles = -(-wide // TILE)
                 for high in strips:
                     total += high // TILE * (tiles * _TILE + _ROW) + high % TILE * (tiles * _HALF + _ROW)
-                    total += (high + TAPS - 1) * (_LINE + _CELL * wide)
+                    total += (high + TAPS - 1) * (_LINE + _CELL * wide) + (0 if self.own else _CLEAR * wide)
         return total
 
 
@@ -92,7 +99,8 @@ def paired_maps(node: Node) -> KernelSpec | None:
     turn, operands = tirx.Var("channel", "int32"), tensors(node, "x", "w", "bias", "multiplier", "shift")
     count, channels = operand(node, "x").shape[0], operand(node, "x").shape[3]
     axes = [struct("tt_axis_of", axis.numbers) for axis in (form.down, form.across)]
-    numbers: list[Expr] = [i32(n) for n in (channels, 1 if form.turned else TAPS, form.strip, attrs.x_zero, attrs.y_zero)]
+    zeros = (attrs.x_zero, attrs.y_zero)
+    numbers: list[Expr] = [i32(n) for n in (channels, 1 if form.turned else TAPS, form.strip, form.elements * form.own, *zeros)]
 
     def make(y: Buffer, given: Sequence[Buffer]) -> Stmt:
         call = called("tt_depthwise_pairs", *map(first, (y, scratch, *given)), turn, *axes, *numbers)
@@ -123,6 +131,7 @@ def _form(node: Node) -> PairedMaps | None:
         strips = {whole, *range(TILE, whole, TILE)}
         if not is_spread(node):
             strips = {whole} if turned else {strip for strip in strips if strip % own == 0}
-        found = [PairedMaps(down, across, turned == 1, strip) for strip in strips]
+        owns = {strip: down.maps * across.maps > 1 and strip == whole for strip in strips}
+        found = [PairedMaps(down, across, turned == 1, strip, own) for strip in strips for own in {False, owns[strip]}]
         ways += [way for way in found if way.fits and _WIDE * way.scratch_elements <= scratch]
     return min(ways, key=lambda way: (way.cost, way.turned, way.strip), default=None)
