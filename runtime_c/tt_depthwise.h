@@ -55,13 +55,9 @@ TT_SHARED void tt_widen_cells(
         int16_t *const last = first + of.count * step, *const end = to + of.wide * step;
         memset(to, 0, (size_t)((const int8_t *)first - (const int8_t *)to));
         memset(last, 0, (size_t)((const int8_t *)end - (const int8_t *)last));
-        for (int16_t *column = first; column <= last; column += step) { /* and what the one before has below */
-            const int32_t low = column == end ? 0 : of.low;
-            for (int32_t r = column == to ? 0 : of.high - step; r < low; r++) {
-                column[r] = 0;
-#if TT_HAS_DSP
-                __asm__ volatile("" : "+r"(r)); /* no call of memset for a few elements */
-#endif
+        for (int32_t r = of.low > 0 ? 0 : of.high; r < step; r = r + 1 == of.low ? of.high : r + 1) {
+            for (int16_t *cell = first + r; cell < last; cell += step) {
+                *cell = 0;
             }
         }
     }

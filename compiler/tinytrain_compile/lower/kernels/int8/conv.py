@@ -29,7 +29,7 @@ from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.conv import TapWindow, grouped, grouped_grad_input
 from tinytrain_compile.lower.kernels.int8.dense import dense_forward, gradient_rows, row_gradient
 from tinytrain_compile.lower.kernels.int8.depthwise import depthwise, depthwise_gradient
-from tinytrain_compile.lower.kernels.int8.dsp.maps import paired_maps
+from tinytrain_compile.lower.kernels.int8.dsp.maps import paired_depthwise
 from tinytrain_compile.lower.kernels.int8.dsp.product import PackedOperand, packed_product
 from tinytrain_compile.lower.kernels.int8.dsp.rows import direct_maps, line_conv
 from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, dense_rows, row_conv
@@ -103,7 +103,7 @@ def _whole_maps(node: Node, context: KernelContext) -> KernelSpec | None:
     """Return the call that computes 3x3 maps of each channel on cores with products in pairs, None for other layers."""
     if not context.isa.dsp or context.style.small:
         return None
-    return paired_maps(node) or (None if context.isa.dual_issue else direct_maps(node))
+    return paired_depthwise(node) or (None if context.isa.dual_issue else direct_maps(node))
 
 
 def _pays(node: Node, context: KernelContext) -> bool:
