@@ -40,47 +40,44 @@ static inline TT_ALWAYS bool tt_is_even(tt_axis axis)
     return axis.maps == 1 || (axis.pad % axis.maps == 0 && axis.in % axis.maps == 0);
 }
 
-/* The image of a channel as int16, by columns: `rows` elements from one to the next. Columns left to left + count and rows
- * low to high are from[column * pitch + row * line] + offset. clears: the others become 0, up to column `wide`. */
-typedef struct tt_cells {
-    int32_t rows, wide, left, count, low, high;
-} tt_cells;
-
-TT_SHARED void tt_widen_cells(
-    int16_t *to, const int8_t *from, int32_t offset, int32_t pitch, int32_t line, tt_cells of, bool clears)
+/* to[i * step + r] = from[i * pitch + r * line] + offset for i < count, r < rows. */
+TT_SHARED void tt_widen_cells(int16_t *to, const int8_t *from, int32_t offset, int32_t pitch, int32_t line, int32_t step,
+    int32_t count, int32_t rows)
 {
-    const int32_t step = of.rows;
-    int16_t *const first = to + of.left * step;
-    if (clears) {
-        int16_t *const last = first + of.count * step, *const end = to + of.wide * step;
-        memset(to, 0, (size_t)((const int8_t *)first - (const int8_t *)to));
-        memset(last, 0, (size_t)((const int8_t *)end - (const int8_t *)last));
-        for (int32_t r = of.low > 0 ? 0 : of.high; r < step; r = r + 1 == of.low ? of.high : r + 1) {
-            for (int16_t *cell = first + r; cell < last; cell += step) {
-                *cell = 0;
-            }
-        }
-    }
-    int16_t *row = first + of.low;
-    for (const int16_t *const behind = first + of.high; row < behind; row++, from += line) {
-        int16_t *cell = row;
+    const int32_t pitch_3 = 3 * pitch, step_3 = 3 * step;
+    for (const int16_t *const behind = to + rows; to < behind; to++, from += line) {
+        int16_t *cell = to;
         const int8_t *x = from;
-        for (const int16_t *const end = cell + of.count / 4 * 4 * step; cell != end; cell += 4 * step, x += 4 * pitch) {
-            const int32_t x0 = x[0], x1 = x[pitch], x2 = x[2 * pitch], x3 = x[3 * pitch];
+        for (const int16_t *const end = cell + count / 4 * 4 * step; cell != end; cell += 4 * step, x += 4 * pitch) {
+            const int32_t x0 = x[0], x1 = x[pitch], x2 = x[2 * pitch], x3 = x[pitch_3];
             cell[0] = (int16_t)(x0 + offset);
             cell[step] = (int16_t)(x1 + offset);
             cell[2 * step] = (int16_t)(x2 + offset);
-            cell[3 * step] = (int16_t)(x3 + offset);
+            cell[step_3] = (int16_t)(x3 + offset);
         }
-        if (of.count % 4 >= 2) {
+        if (count % 4 >= 2) {
             const int32_t x0 = x[0], x1 = x[pitch];
             cell[0] = (int16_t)(x0 + offset);
             cell[step] = (int16_t)(x1 + offset);
             cell += 2 * step;
             x += 2 * pitch;
         }
-        if (of.count % 2 != 0) {
+        if (count % 2 != 0) {
             *cell = (int16_t)(*x + offset);
+        }
+    }
+}
+
+/* `wide` columns of `step` elements become 0, but for columns left to right and rows low to high. */
+TT_SHARED void tt_clear_cells(
+    int16_t *to, int32_t step, int32_t wide, int32_t left, int32_t right, int32_t low, int32_t high)
+{
+    int16_t *const last = to + right * step;
+    memset(to, 0, 2 * (size_t)(left * step));
+    memset(last, 0, 2 * (size_t)((wide - right) * step));
+    for (int32_t r = low > 0 ? 0 : high; r < step; r = r + 1 == low ? high : r + 1) {
+        for (int16_t *cell = to + left * step + r; cell < last; cell += step) {
+            *cell = 0;
         }
     }
 }
@@ -224,11 +221,13 @@ static inline TT_ALWAYS void tt_depthwise_pairs(int8_t *y, int16_t *scratch, con
             const int32_t high = tall.out - first < strip ? tall.out - first : strip;
             const int32_t start = first - tall.border, low = start < 0 ? -start : 0;
             const int32_t behind = tall.in - start < high + 2 ? tall.in - start : high + 2;
-            const tt_cells cells = {rows, wide, flat.border, count, low, behind};
             const int8_t *const from = own + (tall.from + (start + low) * down.maps) * down.in_step + flat.from * across.in_step;
             int8_t *to = out + (map / across.maps + first * down.maps) * down.out_step + map % across.maps * across.out_step;
-            tt_widen_cells(image, from, -x_zero, across.maps * across.in_step, down.maps * down.in_step, cells,
-                !alike || turn == 0);
+            if (!alike || turn == 0) {
+                tt_clear_cells(image, rows, wide, flat.border, flat.border + count, low, behind);
+            }
+            tt_widen_cells(image + flat.border * rows + low, from, -x_zero, across.maps * across.in_step,
+                down.maps * down.in_step, rows, count, behind - low);
             for (int32_t i = 0; i + 2 <= high; i += 2, to += 2 * pitch) {
                 tt_depthwise_lines(to, image + i, &taps, true, flat.out, rows, next, pitch, zero);
             }
