@@ -49,11 +49,24 @@ TT_SHARED void tt_widen_cells(int16_t *to, const int8_t *from, int32_t offset, i
         int16_t *cell = to;
         const int8_t *x = from;
         for (const int16_t *const end = cell + count / 4 * 4 * step; cell != end; cell += 4 * step, x += 4 * pitch) {
+#if TT_HAS_DSP
+            int32_t x0, x1, x2, x3; /* in C, two of the distances are not in registers */
+            __asm__ volatile("ldrsb %[x0], [%[x]]\n\tldrsb %[x1], [%[x], %[pitch]]\n\tldrsb %[x2], [%[x], %[pitch], lsl #1]\n\t"
+                    "ldrsb %[x3], [%[x], %[pitch_3]]\n\tadd %[x0], %[x0], %[offset]\n\tadd %[x1], %[x1], %[offset]\n\t"
+                    "add %[x2], %[x2], %[offset]\n\tadd %[x3], %[x3], %[offset]\n\tstrh %[x0], [%[cell]]\n\t"
+                    "strh %[x1], [%[cell], %[step]]\n\tstrh %[x2], [%[cell], %[step], lsl #1]\n\t"
+                    "strh %[x3], [%[cell], %[step_3]]"
+                : [x0] "=&r"(x0), [x1] "=&r"(x1), [x2] "=&r"(x2), [x3] "=&r"(x3)
+                : [x] "r"(x), [pitch] "r"(pitch), [pitch_3] "r"(pitch_3), [offset] "r"(offset), [cell] "r"(cell),
+                [step] "r"(2 * step), [step_3] "r"(2 * step_3)
+                : "memory");
+#else
             const int32_t x0 = x[0], x1 = x[pitch], x2 = x[2 * pitch], x3 = x[pitch_3];
             cell[0] = (int16_t)(x0 + offset);
             cell[step] = (int16_t)(x1 + offset);
             cell[2 * step] = (int16_t)(x2 + offset);
             cell[step_3] = (int16_t)(x3 + offset);
+#endif
         }
         if (count % 4 >= 2) {
             const int32_t x0 = x[0], x1 = x[pitch];
