@@ -103,7 +103,8 @@ def _whole_maps(node: Node, context: KernelContext) -> KernelSpec | None:
     """Return the call that computes 3x3 maps of each channel on cores with products in pairs, None for other layers."""
     if not context.isa.dsp or context.style.small:
         return None
-    return paired_depthwise(node) or (None if context.isa.dual_issue else direct_maps(node))
+    odd = operand(node, "x").shape[2] % 2 == 1  # a copy has no whole tiles
+    return paired_depthwise(node) or (direct_maps(node) if odd or not context.isa.dual_issue else None)
 
 
 def _pays(node: Node, context: KernelContext) -> bool:

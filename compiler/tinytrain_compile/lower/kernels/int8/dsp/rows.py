@@ -125,8 +125,9 @@ def _schedule(sch: s_tir.Schedule, form: LineTiles, tables: Sequence[te.Tensor],
 # ---- depthwise rows, read where they are ----------------------------------------------------------------------------
 
 
-TURN = 4
-"""Outputs in a turn of the helper's loop."""
+TURN, LEAST = 4, 5
+"""Outputs in a turn of the helper's loop. In steps of two: the fewest in a row that are worth its beginning, if no column
+is missing behind it."""
 FARTHEST = 255
 """Most bytes to the next pixel of a channel: the largest pointer increment of a load."""
 
@@ -165,14 +166,19 @@ def direct_maps(node: Node) -> KernelSpec | None:
 
 
 def _fits(node: Node) -> bool:
-    attrs, (_, _, width, channels) = attrs_of(node, QConvAttrs), operand(node, "x").shape
-    conv, across = attrs.conv, node.outputs[0].shape[2]
-    if conv.kernel != (3, 3) or conv.strides not in ((1, 1), (2, 2)) or conv.pads[1] != 1 or conv.split is not None:
+    attrs, (_, height, width, channels) = attrs_of(node, QConvAttrs), operand(node, "x").shape
+    conv, (_, down, across, _) = attrs.conv, result(node, "y").shape
+    if conv.kernel != (3, 3) or conv.split is not None or channels > FARTHEST or not short_ends(node):
         return False
-    return width == across * conv.strides[0] and not across % TURN and channels <= FARTHEST and short_ends(node)
+    if conv.strides == (1, 1):
+        return conv.pads[1] == 1 and width == across and not across % TURN
+    if conv.strides != (2, 2) or max(conv.pads[:2]) > 1 or across < LEAST + width % 2:
+        return False
+    return all(2 * out - pad <= size for out, pad, size in ((down, conv.pads[0], height), (across, conv.pads[1], width)))
 
 
 def _numbers(node: Node) -> list[Expr]:
-    """Return (outputs of a row, channels, stride, zero points)"""
+    """Return (outputs of a row, columns of the image, of the border before it, channels, stride, zero points)"""
     attrs, (_, _, across, channels) = attrs_of(node, QConvAttrs), node.outputs[0].shape
-    return [i32(number) for number in (across, channels, attrs.conv.strides[0], attrs.x_zero, attrs.y_zero)]
+    image = (operand(node, "x").shape[2], attrs.conv.pads[1])
+    return [i32(number) for number in (across, *image, channels, attrs.conv.strides[0], attrs.x_zero, attrs.y_zero)]
