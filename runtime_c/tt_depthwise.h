@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
-/* 3x3 depthwise convolutions in steps of one, dilated or not, of maps of any size. Each gives the same bits on every core and
- * on a host: where the instructions are missing, plain C does the same.
+/* Depthwise convolutions in steps of one, of maps of any size: 3x3 ones, dilated or not, and dilated ones of any window. Each
+ * gives the same bits on every core and on a host: where the instructions are missing, plain C does the same.
  */
 #ifndef TT_DEPTHWISE_H
 #define TT_DEPTHWISE_H
 
+#include "tt_dense.h"
 #include "tt_dsp_tiles.h"
 
 /* ---- maps -------------------------------------------------------------------------------------------------------- */
@@ -40,12 +41,12 @@ static inline TT_ALWAYS bool tt_is_even(tt_axis axis)
     return axis.maps == 1 || (axis.pad % axis.maps == 0 && axis.in % axis.maps == 0);
 }
 
-/* to[i * step + r] = from[i * pitch + r * line] + offset for i < count, r < rows. */
+/* to[i * step + r * next] = from[i * pitch + r * line] + offset for i < count, r < rows. */
 TT_SHARED void tt_widen_cells(int16_t *to, const int8_t *from, int32_t offset, int32_t pitch, int32_t line, int32_t step,
-    int32_t count, int32_t rows)
+    int32_t next, int32_t count, int32_t rows)
 {
     const int32_t pitch_3 = 3 * pitch, step_3 = 3 * step;
-    for (const int16_t *const behind = to + rows; to < behind; to++, from += line) {
+    for (const int16_t *const behind = to + rows * next; to < behind; to += next, from += line) {
         int16_t *cell = to;
         const int8_t *x = from;
         for (const int16_t *const end = cell + count / 4 * 4 * step; cell != end; cell += 4 * step, x += 4 * pitch) {
@@ -240,12 +241,86 @@ static inline TT_ALWAYS void tt_depthwise_pairs(int8_t *y, int16_t *scratch, con
                 tt_clear_cells(image, rows, wide, flat.border, flat.border + count, low, behind);
             }
             tt_widen_cells(image + flat.border * rows + low, from, -x_zero, across.maps * across.in_step,
-                down.maps * down.in_step, rows, count, behind - low);
+                down.maps * down.in_step, rows, 1, count, behind - low);
             for (int32_t i = 0; i + 2 <= high; i += 2, to += 2 * pitch) {
                 tt_depthwise_lines(to, image + i, &taps, true, flat.out, rows, next, pitch, zero);
             }
             if (high % 2 != 0) {
                 tt_depthwise_lines(to, image + high - 1, &taps, false, flat.out, rows, next, pitch, zero);
+            }
+        }
+    }
+}
+
+/* ---- dilated windows of any size --------------------------------------------------------------------------------- */
+
+/* Taps along both axes, and from tap to tap in the weights. */
+typedef struct tt_window {
+    int32_t tall, flat, tall_step, flat_step;
+} tt_window;
+
+static inline TT_ALWAYS tt_window tt_window_of(int32_t tall, int32_t flat, int32_t tall_step, int32_t flat_step)
+{
+    return (tt_window){tall, flat, tall_step, flat_step};
+}
+
+/* One channel of a dilated QConv: of all channels of all images the one with number `turn`. Taps along `down` are pairs of
+ * neighbours in a column of the image of a map. tile: outputs of a column at a time, the last of which begin earlier; at most
+ * 4, and no more than any map has, or 1. scratch: taps by columns, each of whole pairs, then images as tt_depthwise_pairs has
+ * them, with columns of any number of rows. */
+static inline TT_ALWAYS void tt_depthwise_spread(int8_t *y, int16_t *scratch, const int8_t *x, const int8_t *w, int32_t turn,
+    tt_axis down, tt_axis across, tt_window of, int32_t channels, int32_t tile, int32_t apart, int32_t x_zero,
+    tt_dense_ends by)
+{
+    const int32_t c = turn % channels, n = turn / channels, run = (of.tall + 1) / 2 * 2;
+    const int32_t rows = (down.out + down.maps - 1) / down.maps + run - 1;
+    const int32_t wide = (across.out + across.maps - 1) / across.maps + of.flat - 1;
+    const int32_t next = across.maps * across.out_step, pitch = down.maps * down.out_step;
+    const int8_t *const own = x + n * down.in * across.in * channels + c, *const weights = w + c * of.tall * of.flat;
+    int8_t *const out = y + n * down.out * across.out * channels + c;
+    const int32_t bias = by.bias[c], multiplier = by.multiplier[c]; /* of this channel, out of reach of the output */
+    const int8_t shift = by.shift[c];
+    const tt_dense_ends ends = {&bias, &multiplier, &shift, by.zero, by.low, by.high, by.shifts_down, by.above, by.once};
+    for (int32_t s = 0; s < of.flat; s++) {
+        for (int32_t r = 0; r < run; r++) {
+            scratch[s * run + r] = r < of.tall ? weights[r * of.tall_step + s * of.flat_step] : 0;
+        }
+    }
+    for (int32_t map = 0; map < down.maps * across.maps; map++) {
+        const tt_axis_part tall = tt_axis_part_of(down, map / across.maps);
+        const tt_axis_part flat = tt_axis_part_of(across, map % across.maps);
+        const int32_t count = wide - flat.border < flat.in ? wide - flat.border : flat.in;
+        const int32_t high = rows - tall.border < tall.in ? rows - tall.border : tall.in;
+        const int8_t *const from = own + tall.from * down.in_step + flat.from * across.in_step;
+        int8_t *to = out + map / across.maps * down.out_step + map % across.maps * across.out_step;
+        int16_t *const image = scratch + of.flat * run + map * apart, *const inside = image + flat.border * rows + tall.border;
+        const int32_t from_row = down.maps * down.in_step, from_column = across.maps * across.in_step;
+        if (apart == 0 || turn == 0) {
+            memset(image, 0, 2 * (size_t)(wide * rows));
+        }
+        if (down.out < across.out) {
+            tt_widen_cells(inside, from, -x_zero, from_column, from_row, rows, 1, count, high);
+        } else {
+            tt_widen_cells(inside, from, -x_zero, from_row, from_column, 1, rows, high, count);
+        }
+        for (int32_t column = 0; column < flat.out; column++, to += next) {
+            for (int32_t row = 0; row < tall.out; row += tile) {
+                const int32_t begin = row + tile <= tall.out ? row : tall.out - tile;
+                const int16_t *at = image + column * rows + begin, *taps = scratch;
+                int32_t sums[4] = {0, 0, 0, 0};
+                for (int32_t s = 0; s < of.flat; s++, at += rows, taps += run) {
+                    TT_UNROLL
+                    for (int32_t r = 0; r < run; r += 2) {
+                        TT_UNROLL
+                        for (int32_t k = 0; k < tile; k++) {
+                            sums[k] = tt_dot2(sums[k], at + r + k, taps + r);
+                        }
+                    }
+                }
+                TT_UNROLL
+                for (int32_t k = 0; k < tile; k++) {
+                    to[(begin + k) * pitch] = tt_dense_end(sums[k], 0, ends);
+                }
             }
         }
     }

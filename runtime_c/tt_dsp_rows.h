@@ -128,9 +128,9 @@ static inline TT_ALWAYS int32_t tt_column3(const int8_t *x, tt_rows3 rows, tt_li
 static inline TT_ALWAYS void tt_depthwise_line3(int8_t *out, const int8_t *x, tt_rows3 rows, tt_line3 line,
     int32_t width, int32_t wide, int32_t left, int32_t channels, int32_t stride, int32_t zero)
 {
-    const bool cut = stride == 2 && 2 * width - left >= wide; /* of the last output, the last column is missing */
     const int32_t down = (int32_t)(line.v % 65536u);
 #if TT_HAS_DSP && !defined(__OPTIMIZE_SIZE__) /* -Os leaves too few registers */
+    const bool cut = stride == 2 && 2 * width - left >= wide; /* of the last output, the last column is missing */
     const int8_t *p0 = x + rows.at[0], *p1 = x + rows.at[1], *p2 = x + rows.at[2];
     int8_t *const end = out + (stride == 1 || cut ? width - 1 : width) * channels; /* in memory, like the ends' numbers */
     const uint32_t u = line.u;

@@ -1,12 +1,12 @@
-"""Depthwise QConvs with 3x3 taps in steps of one, on cores with products in pairs: how tt_depthwise_pairs cuts them."""
+"""Depthwise QConvs in steps of one whose maps are copied (tt_depthwise.h): with 3x3 taps, and with dilated ones."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.ops.int8.conv_form import forward_depthwise, geometry, is_spread, short_ends
-from tinytrain_compile.ops.int8.tiles import DEPTHWISE_BYTES
+from tinytrain_compile.ops.int8.conv_form import forward_depthwise, geometry, is_spread, short_ends, spread_columns
+from tinytrain_compile.ops.int8.tiles import DEPTHWISE_BYTES, DOT_TERMS
 from tinytrain_compile.ops.names import operand, result
 
 TAPS, TILE, REACH = 3, 2, 4095
@@ -103,21 +103,70 @@ def paired_maps(node: Node, room: int) -> PairedMaps | None:
 
 
 def map_room(node: Node) -> int:
-    """Return the bytes of scratch that a depthwise QConv is given, so that this form can compute it."""
+    """Return the bytes of scratch that a depthwise QConv is given, so that these forms can compute it."""
     least = forward_depthwise(node).scratch_bytes
-    way = paired_maps(node, max(least, _ROOM))
+    way = paired_maps(node, max(least, _ROOM)) or spread_maps(node, max(least, DEPTHWISE_BYTES))
     return max(least, way.scratch_bytes if way else 0)
+
+
+@dataclass(frozen=True)
+class SpreadMaps:
+    """How tt_depthwise_spread cuts a layer. taps: (of a run, of all); tile: outputs of a run. own: see PairedMaps."""
+
+    down: Axis
+    across: Axis
+    window: tuple[int, int, int, int]
+    own: bool
+
+    @property
+    def tile(self) -> int:
+        """Outputs of a column that are computed together."""
+        return max(1, min(DOT_TERMS, *self.down.parts))
+
+    @property
+    def elements(self) -> int:
+        """Elements of the image of a map."""
+        tall, flat, _, _ = self.window
+        return (max(self.down.parts) + -(-tall // 2) * 2 - 1) * (max(self.across.parts) + flat - 1)
+
+    @property
+    def scratch_elements(self) -> int:
+        """Elements of the taps and of all images in scratch."""
+        tall, flat, _, _ = self.window
+        return -(-tall // 2) * 2 * flat + self.elements * (self.down.maps * self.across.maps if self.own else 1)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes of these."""
+        return _WIDE * self.scratch_elements
+
+
+def spread_maps(node: Node, room: int) -> SpreadMaps | None:
+    """Cut a layer whose dilation does not divide its map; None for others, and if `room` bytes are too few."""
+    conv, (columns, _) = geometry(node), spread_columns(node)
+    if not is_spread(node) or columns == conv.kernel[1] or conv.split is not None:
+        return None
+    rows, across = _axes(node)
+    window = (*conv.kernel[::-1], 1, conv.kernel[1])
+    ways = [SpreadMaps(across, rows, window, own) for own in (True, False)]
+    return next((way for way in ways if way.scratch_bytes <= room), None)
+
+
+def _axes(node: Node) -> tuple[Axis, Axis]:
+    """Return the axes of a layer: (rows, columns)."""
+    conv, (_, height, width, channels) = geometry(node), operand(node, "x").shape
+    _, high, wide, _ = result(node, "y").shape
+    rows = Axis(height, high, width * channels, wide * channels, conv.pads[0], conv.dilations[0])
+    return rows, Axis(width, wide, channels, channels, conv.pads[1], conv.dilations[1])
 
 
 def _ways(node: Node) -> list[PairedMaps]:
     """Return all ways to cut a layer. A map that its output may overwrite is copied as the plan has it, or more of it at
     a time."""
-    conv, (_, height, width, channels) = geometry(node), operand(node, "x").shape
-    _, high, wide, _ = result(node, "y").shape
+    conv, (_, high, wide, _) = geometry(node), result(node, "y").shape
     if conv.kernel != (TAPS, TAPS) or conv.strides != (1, 1) or conv.split is not None or not short_ends(node):
         return []
-    rows = Axis(height, high, width * channels, wide * channels, conv.pads[0], conv.dilations[0])
-    columns = Axis(width, wide, channels, channels, conv.pads[1], conv.dilations[1])
+    rows, columns = _axes(node)
     maps, outputs = rows.maps * columns.maps, high * wide
     used = outputs / (TILE * TILE * rows.tiles * columns.tiles)
     if outputs < maps * (_LEAST_DILATED if is_spread(node) else _LEAST) or used < _USED:

@@ -29,7 +29,7 @@ from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.conv import TapWindow, grouped, grouped_grad_input
 from tinytrain_compile.lower.kernels.int8.dense import dense_forward, gradient_rows, row_gradient
 from tinytrain_compile.lower.kernels.int8.depthwise import depthwise, depthwise_gradient
-from tinytrain_compile.lower.kernels.int8.dsp.maps import paired_depthwise
+from tinytrain_compile.lower.kernels.int8.dsp.maps import paired_depthwise, spread_depthwise
 from tinytrain_compile.lower.kernels.int8.dsp.product import PackedOperand, packed_product
 from tinytrain_compile.lower.kernels.int8.dsp.rows import direct_maps, line_conv
 from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, dense_rows, row_conv
@@ -100,11 +100,15 @@ def qconv(node: Node, context: KernelContext) -> KernelSpec:
 
 
 def _whole_maps(node: Node, context: KernelContext) -> KernelSpec | None:
-    """Return the call that computes 3x3 maps of each channel on cores with products in pairs, None for other layers."""
-    if not context.isa.dsp or context.style.small:
+    """Return the call that computes a depthwise layer, None if loops do it as well."""
+    if context.style.small:
         return None
+    if context.isa.dsp and (spec := paired_depthwise(node)) is not None:
+        return spec
     odd = operand(node, "x").shape[2] % 2 == 1  # a copy has no whole tiles
-    return paired_depthwise(node) or (direct_maps(node) if odd or not context.isa.dual_issue else None)
+    if context.isa.dsp and (odd or not context.isa.dual_issue) and (spec := direct_maps(node)) is not None:
+        return spec
+    return spread_depthwise(node)
 
 
 def _pays(node: Node, context: KernelContext) -> bool:
