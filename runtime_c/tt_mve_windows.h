@@ -372,17 +372,27 @@ typedef struct tt_ends_x4 {
     tt_i32x4 correction, bias, factor, by;
 } tt_ends_x4;
 
+/* Whether four lanes go to pixels of as many interleaved maps, which are neighbours in the output: if these come in fours and
+ * are equal, and the offsets to them are not too large. */
+static inline TT_ALWAYS bool tt_lanes_are_maps(tt_spread spread, tt_bands cut)
+{
+    const bool fours = spread.columns % 4 == 0 && spread.wide % spread.columns == 0 && cut.band % 4 != 0;
+    return fours && 16 * (cut.vectors - 1) + 3 * cut.across * cut.deep <= 127;
+}
+
 /* Output rows of a strip, of map `map` of rows; y: the first element of the first row. */
 static inline TT_ALWAYS void tt_depthwise8_strip(int8_t *y, const int8_t *bands, const int8_t *taps, int32_t border,
     tt_taps window, tt_spread spread, tt_bands cut, int32_t channels, tt_ends_x4 ends, tt_end8 end)
 {
-    const tt_four four = tt_four_of(cut, window.down, window.right);
     const int32_t on = spread.columns * channels, row = spread.rows * spread.wide * channels;
-    const int32_t lane = four.columns == 1 ? row : on;
+    const bool maps = tt_lanes_are_maps(spread, cut);
+    const tt_four of_maps = {1, 1, cut.across * cut.deep, window.right * cut.deep, 0};
+    const tt_four four = maps ? of_maps : tt_four_of(cut, window.down, window.right);
+    const int32_t lane = maps ? channels : four.columns == 1 ? row : on, together = maps ? 4 : 1;
     for (int32_t i = 0; i < tt_bands_in(cut) * cut.band; i += four.rows) {
         const int32_t band = i / cut.band, at_row = tt_start_of(band, cut) + i % cut.band;
         const int8_t *line = bands + band * spread.columns * cut.across * cut.deep + i % cut.band * window.down;
-        for (int32_t map = 0; map < spread.columns; map++, line += cut.across * cut.deep) {
+        for (int32_t map = 0; map < spread.columns; map += together, line += together * cut.across * cut.deep) {
             const int32_t width = (spread.wide - map + spread.columns - 1) / spread.columns;
             const int8_t *at = line;
             int8_t *to = y + at_row * row + map * channels;

@@ -98,8 +98,9 @@ class Bands:
             laid = bands * (_BAND + self.deep * self.maps * row) + _BORDER * self.maps * edges * differ
         lines = bands * (self.band // LANES if by_rows else self.band) * math.prod(self.phases) * self.maps
         fours = width if by_rows else -(-width // LANES)
-        back = 0 if by_rows or width % LANES == 0 else _BACK
-        return laid + lines * ((_FOUR_ROWS if by_rows else _LINE) + fours * (_FOUR + back + _SUM * self.vectors))
+        back = 0 if by_rows or (width % LANES == 0 and self.maps == 1) else _BACK * min(self.maps, 2)
+        line = _FOUR_ROWS if by_rows else _LINE * min(self.maps, 2)
+        return laid + lines * (line + fours * (_FOUR + back + _SUM * self.vectors))
 
 
 @dataclass(frozen=True)
@@ -146,18 +147,18 @@ def cut_bands(
             turns = maps[0] * -(-out_hw[0] // (phases[0] * strip))
             few = spare or ((ragged or maps != (1, 1)) and width == LANES)
             fits = max(deep, reach) <= LARGEST_OFFSET and (by_rows or narrow or not few)
-            for places in _noted(read, deep, pitches) if fits else ():
+            for places in _noted(read, deep, pitches, 3 if maps[1] > 1 else 2) if fits else ():
                 bands = Bands(strip, band, deep, across, vectors, places, phases, spare, maps[1])
                 if bands.scratch_bytes <= tiles.scratch_bytes:
                     ways.append((bands.cost(width, read, turns, _EDGES * maps[0], strip * phases[0] < out_hw[0]), bands))
     return min(ways, key=lambda way: (way[0], way[1].scratch_bytes))[1] if ways else None
 
 
-def _noted(read: int, deep: int, pitches: tuple[int, int] | None) -> list[int]:
-    """Return how many columns of a band may have their elements' places noted: these are 16 bits."""
+def _noted(read: int, deep: int, pitches: tuple[int, int] | None, runs: int) -> list[int]:
+    """Return how many columns of a band may have their elements' places noted, which are 16 bits. runs: most in a row."""
     if pitches is None:
         return [0]
-    parts = {-(-read // parts) for parts in (1, 2)}
+    parts = {-(-read // count) for count in range(1, runs + 1)}
     return [0, *(n for n in sorted(parts) if deep * pitches[0] + n * pitches[1] < _PLACES)]
 
 
