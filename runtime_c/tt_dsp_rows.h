@@ -92,8 +92,21 @@ static inline TT_ALWAYS tt_line3 tt_line3_of(
             "mov %[s0], %[s1]\n\tmov %[s1], %[s2]\n\t"
 #define TT_OUTPUTS_2(correct, carry)                                                                                   \
     "1:\n\t" TT_OUTPUT_2("s0", "s1", correct, carry) TT_OUTPUT_2("s1", "s0", correct, carry)
+#define TT_ODD_OUTPUTS_2(correct, carry)                                                                               \
+    "b 2f\n1:\n\t" TT_OUTPUT_2("s0", "s1", correct, carry) "2:\n\t" TT_OUTPUT_2("s1", "s0", correct, carry)
 #define TT_SUMS_1 [s0] "=&r"(sum_0), [s1] "+&r"(sum_1), [s2] "+&r"(sum_2)
 #define TT_SUMS_2 [s0] "+&r"(sum_0), [s1] "=&r"(sum_1)
+#define TT_ODD_SUMS_2 [s0] "=&r"(sum_0), [s1] "+&r"(sum_1)
+#define TT_LINES_2(outputs, sums)                                                                                            \
+    do {                                                                                                               \
+        if (zero == -128) {                                                                                            \
+            TT_LINE(outputs(TT_UNCHANGED, "sbc"), 127, sums);                                                          \
+        } else if (zero < 0) {                                                                                         \
+            TT_LINE(outputs(TT_AND_TOWARDS_ZERO, "sbc"), -1 - zero, sums);                                             \
+        } else {                                                                                                       \
+            TT_LINE(outputs(TT_AND_TOWARDS_ZERO, "adc"), zero, sums);                                                  \
+        }                                                                                                              \
+    } while (0)
 #define TT_LINE(outputs, number, ...)                                                                         \
     __asm__ volatile(outputs "ldr %[x], %[end]\n\tcmp %[out], %[x]\n\tbne 1b"                                          \
         : __VA_ARGS__, [x] "=&r"(a), [y] "=&r"(b), [p0] "+&r"(p0), [p1] "+&r"(p1), [p2] "+&r"(p2), [out] "+&r"(out)     \
@@ -102,15 +115,24 @@ static inline TT_ALWAYS tt_line3 tt_line3_of(
         : "memory", "cc")
 #endif
 
-/* A row of a channel: out[x * channels]. width: outputs, a multiple of 4; stride: 1, where the image is as wide, or 2, where
- * it is twice as wide; its first column is under the taps of the second. Numbers from width on are constants. */
+/* What a column of three pixels adds to a sum, s of 0 and 1. */
+static inline TT_ALWAYS int32_t tt_column3(const int8_t *x, tt_rows3 rows, tt_line3 line, int32_t s)
+{
+    const int32_t third = s == 0 ? (int16_t)line.u : tt_high16(line.u);
+    return x[rows.at[0]] * (int16_t)line.t[s] + x[rows.at[1]] * tt_high16(line.t[s]) + x[rows.at[2]] * third;
+}
+
+/* A row of a channel: out[x * channels]. width: outputs; wide, left: columns of the image and of the border in front of it.
+ * stride: 1, where width is a multiple of 4 and both are as wide, with a border of 1; or 2, where no column is missing but
+ * the first, the last or both. Numbers from width on are constants. */
 static inline TT_ALWAYS void tt_depthwise_line3(int8_t *out, const int8_t *x, tt_rows3 rows, tt_line3 line,
-    int32_t width, int32_t channels, int32_t stride, int32_t zero)
+    int32_t width, int32_t wide, int32_t left, int32_t channels, int32_t stride, int32_t zero)
 {
     const int32_t down = (int32_t)(line.v % 65536u);
 #if TT_HAS_DSP && !defined(__OPTIMIZE_SIZE__) /* -Os leaves too few registers */
+    const bool cut = stride == 2 && 2 * width - left >= wide; /* of the last output, the last column is missing */
     const int8_t *p0 = x + rows.at[0], *p1 = x + rows.at[1], *p2 = x + rows.at[2];
-    int8_t *const end = out + (stride == 1 ? width - 1 : width) * channels; /* in memory, like the ends' numbers */
+    int8_t *const end = out + (stride == 1 || cut ? width - 1 : width) * channels; /* in memory, like the ends' numbers */
     const uint32_t u = line.u;
     const int32_t start = line.start;
     const int64_t ends = (int64_t)line.ends[1] << 32 | (uint32_t)line.ends[0];
@@ -129,19 +151,27 @@ static inline TT_ALWAYS void tt_depthwise_line3(int8_t *out, const int8_t *x, tt
             TT_LINE(TT_OUTPUTS_1(TT_AND_TOWARDS_ZERO, "adc"), zero, TT_SUMS_1);
         }
         *out = tt_requantise8_kept(sum_0 + line.edges[1], line.ends[0], line.ends[1], down, zero, -128, 127);
-    } else if (zero == -128) {
-        TT_LINE(TT_OUTPUTS_2(TT_UNCHANGED, "sbc"), 127, TT_SUMS_2);
-    } else if (zero < 0) {
-        TT_LINE(TT_OUTPUTS_2(TT_AND_TOWARDS_ZERO, "sbc"), -1 - zero, TT_SUMS_2);
     } else {
-        TT_LINE(TT_OUTPUTS_2(TT_AND_TOWARDS_ZERO, "adc"), zero, TT_SUMS_2);
+        if (left == 0) {
+            sum_0 = sum_1 = start + tt_column3(x, rows, line, 0);
+            __asm__("add %0, %0, %3\n\tadd %1, %1, %3\n\tadd %2, %2, %3" : "+r"(p0), "+r"(p1), "+r"(p2) : "i"(channels));
+        }
+        if ((width - (cut ? 1 : 0)) % 2 == 0) {
+            TT_LINES_2(TT_OUTPUTS_2, TT_LIST(TT_SUMS_2));
+        } else {
+            TT_LINES_2(TT_ODD_OUTPUTS_2, TT_LIST(TT_ODD_SUMS_2));
+        }
+        if (cut) {
+            const int32_t last = sum_0 + tt_column3(p0 - rows.at[0], rows, line, 1) + line.edges[1];
+            *out = tt_requantise8_kept(last, line.ends[0], line.ends[1], down, zero, -128, 127);
+        }
     }
 #else
     for (int32_t i = 0; i < width; i++) {
         int32_t sum = line.start;
         for (int32_t s = 0; s < 3; s++) {
-            const int32_t column = i * stride + s - 1;
-            if (column < 0 || column == width * stride) {
+            const int32_t column = i * stride + s - left;
+            if (column < 0 || column >= wide) {
                 sum += line.edges[s / 2];
                 continue;
             }
@@ -157,14 +187,14 @@ static inline TT_ALWAYS void tt_depthwise_line3(int8_t *out, const int8_t *x, tt
 /* Rows of a 3x3 depthwise convolution. row_at: where the rows of the image with its border begin in x, negative for the
  * border. */
 static inline TT_ALWAYS void tt_depthwise_rows3(int8_t *y, const int8_t *x, const int8_t *w, const int32_t *bias,
-    const int32_t *multiplier, const int8_t *shift, const int32_t *row_at, int32_t rows, int32_t width, int32_t channels,
-    int32_t stride, int32_t x_zero, int32_t zero)
+    const int32_t *multiplier, const int8_t *shift, const int32_t *row_at, int32_t rows, int32_t width, int32_t wide,
+    int32_t left, int32_t channels, int32_t stride, int32_t x_zero, int32_t zero)
 {
     for (int32_t row = 0; row < rows; row++, row_at += stride, y += width * channels) {
         const tt_rows3 three = tt_rows3_of(row_at);
         for (int32_t c = 0; c < channels; c++) {
             const tt_line3 line = tt_line3_of(three, w + 9 * c, bias[c], tt_factor(multiplier[c]), -shift[c], x_zero);
-            tt_depthwise_line3(y + c, x + c, three, line, width, channels, stride, zero);
+            tt_depthwise_line3(y + c, x + c, three, line, width, wide, left, channels, stride, zero);
         }
     }
 }
@@ -172,15 +202,16 @@ static inline TT_ALWAYS void tt_depthwise_rows3(int8_t *y, const int8_t *x, cons
 /* Whole maps. height: rows of an image of x; top: rows of the border above it; rows: of an output. */
 static inline TT_ALWAYS void tt_depthwise_maps3(int8_t *y, const int8_t *x, const int8_t *w, const int32_t *bias,
     const int32_t *multiplier, const int8_t *shift, int32_t images, int32_t height, int32_t top, int32_t rows,
-    int32_t width, int32_t channels, int32_t stride, int32_t x_zero, int32_t zero)
+    int32_t width, int32_t wide, int32_t left, int32_t channels, int32_t stride, int32_t x_zero, int32_t zero)
 {
-    const int32_t pitch = width * stride * channels;
+    const int32_t pitch = wide * channels;
     for (int32_t row = 0; row < images * rows; row++, y += width * channels) {
         const int8_t *const image = x + row / rows * height * pitch;
         const int32_t first = row % rows * stride - top;
         const int32_t row_at[3] = {first >= 0 ? first * pitch : -1, (first + 1) * pitch,
             first + 2 < height ? (first + 2) * pitch : -1};
-        tt_depthwise_rows3(y, image, w, bias, multiplier, shift, row_at, 1, width, channels, stride, x_zero, zero);
+        tt_depthwise_rows3(
+            y, image, w, bias, multiplier, shift, row_at, 1, width, wide, left, channels, stride, x_zero, zero);
     }
 }
 

@@ -58,12 +58,14 @@ static inline TT_ALWAYS void tt_depthwise8_error_rows(int8_t *y, int8_t *scratch
     const int32_t lanes = 16 * cut.vectors, kernel = window.kernel_rows * window.kernel_columns;
     const int32_t pixel = layer.channels;
     const tt_four four = tt_four_of(cut, 1, 1);
-    int8_t *const taps = scratch, *const bands = scratch + lanes * (1 + tt_phases_of(cut));
+    uint16_t *const elements = (uint16_t *)(void *)(scratch + lanes * (1 + tt_phases_of(cut)));
+    int8_t *const taps = scratch, *const bands = (int8_t *)elements + tt_noted_bytes(cut);
     uint8_t *const places = (uint8_t *)scratch + lanes;
     tt_image image = layer;
     image.top = window.rows - 1 - layer.top / cut.phase_rows;
     image.left = window.columns - 1 - layer.left / cut.phase_columns;
     tt_place_backwards(places, layer, window, cut);
+    tt_note_places(elements, image.width * pixel, pixel, cut);
     memset(bands, 0, (size_t)(tt_bands_in(cut) * cut.across * cut.deep + 16));
     for (int32_t c = 0; c < layer.count * pixel; c++) {
         const int32_t channel = layer.count == 1 ? c : c % pixel, n = layer.count == 1 ? 0 : c / pixel;
@@ -71,7 +73,8 @@ static inline TT_ALWAYS void tt_depthwise8_error_rows(int8_t *y, int8_t *scratch
         const tt_i32x4 factor = tt_all(multiplier[channel]), by = tt_all(tt_clamp(shift[channel] + exponent, -31, 31));
         for (int32_t first = 0; first < cut.height; first += cut.strip) {
             if (row_at == NULL) {
-                tt_lay_bands8(bands, own, first, image, 1, image.width * image.channels, image.channels, cut);
+                tt_lay_bands8(
+                    bands, own, first, 0, image, 1, TT_NO_SPREAD, elements, image.width * pixel, pixel, cut);
             } else {
                 tt_lay_rows8(bands, own, row_at + first, image, cut);
             }

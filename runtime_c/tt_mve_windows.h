@@ -24,9 +24,10 @@ typedef struct tt_taps {
 
 /* How the output is cut. rows, columns: of all of it; height, width: of the largest of the interleaved phases; strip: output
  * rows whose bands lie in scratch together; band: output rows in one (the last one of a strip ends with it, and may repeat
- * rows); deep, across: image rows and columns in one; vectors: of taps, 16 each. */
+ * rows); deep, across: image rows and columns in one; vectors: of taps, 16 each; places: of how many of its columns it is
+ * written down where they lie in the image, 0 for none. */
 typedef struct tt_bands {
-    int32_t rows, columns, height, width, strip, band, deep, across, vectors, phase_rows, phase_columns;
+    int32_t rows, columns, height, width, strip, band, deep, across, vectors, phase_rows, phase_columns, places;
 } tt_bands;
 
 static inline TT_ALWAYS tt_image tt_image_of(int32_t count, int32_t height, int32_t width, int32_t channels, int32_t top,
@@ -42,14 +43,15 @@ static inline TT_ALWAYS tt_taps tt_taps_of(
 }
 
 static inline TT_ALWAYS tt_bands tt_bands_of(int32_t rows, int32_t columns, int32_t height, int32_t width, int32_t strip,
-    int32_t band, int32_t deep, int32_t across, int32_t vectors, int32_t phase_rows, int32_t phase_columns)
+    int32_t band, int32_t deep, int32_t across, int32_t vectors, int32_t phase_rows, int32_t phase_columns, int32_t places)
 {
-    return (tt_bands){rows, columns, height, width, strip, band, deep, across, vectors, phase_rows, phase_columns};
+    return (tt_bands){rows, columns, height, width, strip, band, deep, across, vectors, phase_rows, phase_columns, places};
 }
 
 /* Dilated windows. down, right: distances of taps; rows, columns: divisors of them. The output of `high` rows and `wide`
- * columns is cut into rows * columns interleaved maps, the first ones a row or column larger if they are not equal. What a
- * map reads of the image is an image too, and its taps are down / rows apart. */
+ * columns is interleaved from `rows` maps of rows, each from `columns` maps of columns, the first ones a row or column
+ * larger if they are not equal. What a map reads of the image is interleaved too, and its taps are down / rows apart. A
+ * band has all maps of columns, one after the other. */
 typedef struct tt_spread {
     int32_t down, right, rows, columns, high, wide;
 } tt_spread;
@@ -59,6 +61,8 @@ static inline TT_ALWAYS tt_spread tt_spread_of(
 {
     return (tt_spread){down, right, rows, columns, high, wide};
 }
+
+#define TT_NO_SPREAD tt_spread_of(1, 1, 1, 1, 0, 0)
 
 static inline TT_ALWAYS int32_t tt_bands_in(tt_bands cut)
 {
@@ -72,7 +76,8 @@ static inline TT_ALWAYS int32_t tt_start_of(int32_t band, tt_bands cut)
     return cut.strip % cut.band == 0 || start <= cut.strip - cut.band ? start : cut.strip - cut.band;
 }
 
-/* Scratch: the taps of a phase, the places where they are found in a channel's weights, and the bands of a strip. */
+/* Scratch: the taps of a phase, the places where they are found in a channel's weights, those of a band's elements in the
+ * image, and the bands of a strip. */
 #define TT_NO_TAP 255
 static inline TT_ALWAYS int32_t tt_phases_of(tt_bands cut)
 {
@@ -154,20 +159,100 @@ static inline TT_ALWAYS int32_t tt_lay_taps8(int8_t *to, const uint8_t *places, 
     return sum;
 }
 
-/* The bands of a strip, whose first output row (of a phase) is `first`: those of their rows that the image has, and the
- * others where the strips differ in them. Border columns lie there from the start. row, pixel: elements from one to the
- * next in the image. */
-static inline TT_ALWAYS void tt_lay_bands8(int8_t *bands, const int8_t *x, int32_t first, tt_image image, int32_t down,
-    int32_t row, int32_t pixel, tt_bands cut)
+/* The image elements of the first cut.places columns of a band, counted from the first one's. row, pixel: elements from one
+ * to the next in the image. */
+static inline TT_ALWAYS void tt_note_places(uint16_t *places, int32_t row, int32_t pixel, tt_bands cut)
 {
-    const int32_t room = cut.across - image.left, n = room < image.width ? room : image.width;
-    for (int32_t band = 0; band < tt_bands_in(cut); band++, bands += cut.across * cut.deep) {
-        /* the image row that the band begins with */
-        const int32_t start = (first + tt_start_of(band, cut)) * down - image.top;
-        const int32_t low = tt_clamp(-start, 0, cut.deep), high = tt_clamp(image.height - start, low, cut.deep);
-        int8_t *to = bands + image.left * cut.deep;
-        if (cut.strip < cut.height) {
-            const int8_t border = (int8_t)image.border;
+    for (int32_t column = 0; column < cut.places; column++) {
+        for (int32_t r = 0; r < cut.deep; r++) {
+            *places++ = (uint16_t)(column * pixel + r * row);
+        }
+    }
+}
+
+/* Bytes of them. */
+static inline TT_ALWAYS int32_t tt_noted_bytes(tt_bands cut)
+{
+    return (2 * cut.places * cut.deep + 15) / 16 * 16;
+}
+
+/* to[i] = from[places[i] - least] for i < n where this is at least 0 and below `most`, else the border; whole: it is
+ * everywhere. */
+static inline TT_ALWAYS void tt_lay_places8(int8_t *to, const int8_t *from, const uint16_t *places, int32_t n, int32_t least,
+    int32_t most, bool whole, int32_t border)
+{
+#if TT_HAS_MVE
+    if (whole) {
+        __asm__ volatile("dlstp.16 lr, %[n]\n"
+                         "1:\n\t"
+                         "vldrh.u16 q0, [%[places]], #16\n\t"
+                         "vldrb.u16 q1, [%[from], q0]\n\t"
+                         "vstrb.16 q1, [%[to]], #8\n\t"
+                         "letp lr, 1b"
+            : [to] "+l"(to), [places] "+r"(places)
+            : [n] "r"(n), [from] "r"(from)
+            : "lr", "q0", "q1", "memory");
+        return;
+    }
+    __asm__ volatile("vdup.16 q2, %[border]\n\t"
+                     "vdup.16 q3, %[most]\n\t"
+                     "dlstp.16 lr, %[n]\n"
+                     "1:\n\t"
+                     "vldrh.u16 q0, [%[places]], #16\n\t"
+                     "vsub.i16 q0, q0, %[least]\n\t"
+                     "vpt.u16 hi, q3, q0\n\t"
+                     "vldrbt.u16 q1, [%[from], q0]\n\t"
+                     "vpsel q1, q1, q2\n\t"
+                     "vstrb.16 q1, [%[to]], #8\n\t"
+                     "letp lr, 1b"
+        : [to] "+l"(to), [places] "+r"(places)
+        : [n] "r"(n), [from] "r"(from), [least] "r"(least), [most] "r"(most), [border] "r"(border)
+        : "lr", "q0", "q1", "q2", "q3", "p0", "memory");
+#else
+    for (int32_t i = 0; i < n; i++) {
+        const int32_t place = places[i] - least;
+        to[i] = (int8_t)border;
+        if (whole || (place >= 0 && place < most)) {
+            to[i] = from[place];
+        }
+    }
+#endif
+}
+
+/* n columns of a band, as many at a time as have places: rows low to high, of which the first is at `from`. */
+static inline TT_ALWAYS void tt_lay_columns8(int8_t *to, const int8_t *from, const uint16_t *places, int32_t n, int32_t low,
+    int32_t high, bool whole, int32_t border, int32_t row, int32_t pixel, tt_bands cut)
+{
+    for (int32_t column = 0; column < n; column += cut.places) {
+        const int32_t few = n - column < cut.places ? n - column : cut.places;
+        tt_lay_places8(to, from, places, few * cut.deep, low * row, (high - low) * row, whole, border);
+        to += cut.places * cut.deep;
+        from += cut.places * pixel;
+    }
+}
+
+/* Rows low to high of a band's columns, of which the first row is at `from`. edges: whether its other rows are laid too, as
+ * border; whole: there are none. */
+static inline TT_ALWAYS void tt_lay_band8(int8_t *band, const int8_t *from, tt_image image, tt_spread spread,
+    const uint16_t *places, int32_t low, int32_t high, bool edges, bool whole, int32_t row, int32_t pixel, tt_bands cut)
+{
+    const int8_t border = (int8_t)image.border;
+    for (int32_t map = 0; map < spread.columns; map++, band += cut.across * cut.deep) {
+        /* how many columns are border, and the first one of the image that the map has */
+        const int32_t left = (image.left - map + spread.columns - 1) / spread.columns;
+        const int32_t column = map - image.left + left * spread.columns;
+        const int32_t room = cut.across - left, own = (image.width - column + spread.columns - 1) / spread.columns;
+        const int32_t n = room < own ? room : own;
+        int8_t *const to = band + left * cut.deep;
+        const int8_t *at = from + column * image.channels;
+        if (spread.columns > 1 && n <= 0) {
+            continue;
+        }
+        if (cut.places > 0) {
+            tt_lay_columns8(to, at, places, n, low, high, whole, image.border, row, pixel, cut);
+            continue;
+        }
+        if (edges) {
             for (int32_t r = 0; r < low; r++) {
                 tt_spread8(to + r, cut.deep, &border, 0, n);
             }
@@ -175,10 +260,33 @@ static inline TT_ALWAYS void tt_lay_bands8(int8_t *bands, const int8_t *x, int32
                 tt_spread8(to + r, cut.deep, &border, 0, n);
             }
         }
-        const int8_t *from = x + (start + low) * row;
-        for (int32_t r = low; r < high; r++, from += row) {
-            tt_spread8(to + r, cut.deep, from, pixel, n);
+        for (int32_t r = low; r < high; r++, at += row) {
+            tt_spread8(to + r, cut.deep, at, pixel, n);
         }
+    }
+}
+
+/* The bands of a strip, whose first output row (of a phase, or of map `map`) is `first`: those of their rows that the image
+ * has, and the others where the strips differ in them. Border columns lie there from the start. places: see
+ * tt_note_places. */
+static inline TT_ALWAYS void tt_lay_bands8(int8_t *bands, const int8_t *x, int32_t first, int32_t map, tt_image image,
+    int32_t down, tt_spread spread, const uint16_t *places, int32_t row, int32_t pixel, tt_bands cut)
+{
+    const bool alike = image.top % spread.rows == 0 && image.height % spread.rows == 0; /* the borders of all maps */
+    const bool edges = cut.strip < cut.height || !alike;
+    const int32_t line = image.width * image.channels;
+    for (int32_t band = 0; band < tt_bands_in(cut); band++, bands += spread.columns * cut.across * cut.deep) {
+        /* the image row that the band begins with */
+        const int32_t start = (first + tt_start_of(band, cut)) * down * spread.rows + map - image.top;
+        if (cut.places > 0 && start >= 0 && start + (cut.deep - 1) * spread.rows < image.height) {
+            tt_lay_band8(bands, x + start * line, image, spread, places, 0, cut.deep, edges, true, row, pixel, cut);
+            continue;
+        }
+        const int32_t before = start < 0 ? (spread.rows - 1 - start) / spread.rows : 0;
+        const int32_t behind = image.height - start > 0 ? (image.height - start + spread.rows - 1) / spread.rows : 0;
+        const int32_t low = before < cut.deep ? before : cut.deep, high = tt_clamp(behind, low, cut.deep);
+        const int8_t *const from = x + (start + low * spread.rows) * line;
+        tt_lay_band8(bands, from, image, spread, places, low, high, edges, false, row, pixel, cut);
     }
 }
 
@@ -259,32 +367,43 @@ static inline TT_ALWAYS int32_t tt_back_of(int32_t column, int32_t width, tt_fou
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* One channel of a depthwise QConv, or of one of its interleaved maps. x, y: its first elements; on: elements of y from a
- * pixel to the next, row: from a row to the next; in_pixel, in_row: of x. */
-static inline TT_ALWAYS void tt_depthwise8_map(int8_t *y, int8_t *bands, const int8_t *taps, const int8_t *x,
-    const int32_t *row_at, tt_image image, tt_taps window, tt_bands cut, int32_t on, int32_t row, int32_t in_pixel,
-    int32_t in_row, tt_i32x4 correction, tt_i32x4 bias, tt_i32x4 factor, tt_i32x4 by, tt_end8 end)
+/* What the ends of a channel's sums read; correction: what sums of the zero point need. */
+typedef struct tt_ends_x4 {
+    tt_i32x4 correction, bias, factor, by;
+} tt_ends_x4;
+
+/* Whether four lanes go to pixels of as many interleaved maps, which are neighbours in the output: if these come in fours and
+ * are equal, and the offsets to them are not too large. */
+static inline TT_ALWAYS bool tt_lanes_are_maps(tt_spread spread, tt_bands cut)
 {
-    const tt_four four = tt_four_of(cut, window.down, window.right);
-    const int32_t lane = four.columns == 1 ? row : on;
-    for (int32_t first = 0; first < cut.height; first += cut.strip) {
-        if (row_at == NULL) {
-            tt_lay_bands8(bands, x, first, image, window.down, in_row, in_pixel, cut);
-        } else {
-            tt_lay_rows8(bands, x, row_at + first * window.down, image, cut);
-        }
-        for (int32_t i = 0; i < tt_bands_in(cut) * cut.band; i += four.rows) {
-            const int32_t band = i / cut.band, at_row = tt_start_of(band, cut) + i % cut.band;
-            const int8_t *at = bands + band * cut.across * cut.deep + i % cut.band * window.down;
-            int8_t *to = y + (first + at_row) * row;
-            for (int32_t column = 0; column < cut.width; column += four.columns) {
-                const int32_t back = tt_back_of(column, cut.width, four);
+    const bool fours = spread.columns % 4 == 0 && spread.wide % spread.columns == 0 && cut.band % 4 != 0;
+    return fours && 16 * (cut.vectors - 1) + 3 * cut.across * cut.deep <= 127;
+}
+
+/* Output rows of a strip, of map `map` of rows; y: the first element of the first row. */
+static inline TT_ALWAYS void tt_depthwise8_strip(int8_t *y, const int8_t *bands, const int8_t *taps, int32_t border,
+    tt_taps window, tt_spread spread, tt_bands cut, int32_t channels, tt_ends_x4 ends, tt_end8 end)
+{
+    const int32_t on = spread.columns * channels, row = spread.rows * spread.wide * channels;
+    const bool maps = tt_lanes_are_maps(spread, cut);
+    const tt_four of_maps = {1, 1, cut.across * cut.deep, window.right * cut.deep, 0};
+    const tt_four four = maps ? of_maps : tt_four_of(cut, window.down, window.right);
+    const int32_t lane = maps ? channels : four.columns == 1 ? row : on, together = maps ? 4 : 1;
+    for (int32_t i = 0; i < tt_bands_in(cut) * cut.band; i += four.rows) {
+        const int32_t band = i / cut.band, at_row = tt_start_of(band, cut) + i % cut.band;
+        const int8_t *line = bands + band * spread.columns * cut.across * cut.deep + i % cut.band * window.down;
+        for (int32_t map = 0; map < spread.columns; map += together, line += together * cut.across * cut.deep) {
+            const int32_t width = (spread.wide - map + spread.columns - 1) / spread.columns;
+            const int8_t *at = line;
+            int8_t *to = y + at_row * row + map * channels;
+            for (int32_t column = 0; column < width; column += four.columns) {
+                const int32_t back = tt_back_of(column, width, four);
                 at -= back * four.step;
                 to -= back * on;
                 tt_i32x4 sums = tt_windows_x4(at, taps, four.step, cut.vectors);
-                sums = image.border == 0 ? sums : sums + correction;
-                const tt_i32x4 ended = tt_ended8_x4(sums, bias, factor, by, end);
-                tt_scatter8_few(to, lane, ended, four.columns == 1 ? 4 : cut.width);
+                sums = border == 0 ? sums : sums + ends.correction;
+                const tt_i32x4 ended = tt_ended8_x4(sums, ends.bias, ends.factor, ends.by, end);
+                tt_scatter8_few(to, lane, ended, four.columns == 1 ? 4 : width);
                 at += four.on;
                 to += four.columns * on;
             }
@@ -292,52 +411,44 @@ static inline TT_ALWAYS void tt_depthwise8_map(int8_t *y, int8_t *bands, const i
     }
 }
 
-/* Rows of a depthwise QConv. scratch: see above; row_at: see tt_lay_rows8, or NULL; then there is no dilation. */
+/* Rows of a depthwise QConv. scratch: see above; row_at: see tt_lay_rows8, or NULL; then there is no dilation. Strips of
+ * interleaved rows may overlap. */
 static inline TT_ALWAYS void tt_depthwise8_rows(int8_t *y, int8_t *scratch, const int8_t *x, const int8_t *w,
     const int32_t *bias, const int32_t *multiplier, const int8_t *shift, const int32_t *row_at, tt_image image,
     tt_taps window, tt_spread spread, tt_bands cut, tt_end8 end)
 {
     const int32_t lanes = 16 * cut.vectors, area = window.kernel_rows * window.kernel_columns;
-    const int32_t wide = spread.wide, maps = spread.rows * spread.columns;
-    int8_t *const taps = scratch, *const bands = scratch + 2 * lanes;
+    const int32_t line = spread.wide * image.channels, pixel = spread.columns * image.channels;
+    const int32_t row = spread.rows * image.width * image.channels;
+    uint16_t *const elements = (uint16_t *)(void *)(scratch + 2 * lanes);
+    int8_t *const taps = scratch, *const bands = scratch + 2 * lanes + tt_noted_bytes(cut);
     uint8_t *const places = (uint8_t *)scratch + lanes;
     memset(places, TT_NO_TAP, (size_t)lanes);
+    tt_note_places(elements, row, pixel, cut);
     for (int32_t i = 0; i < area; i++) {
         const int32_t column = i % window.kernel_columns * (spread.right / spread.columns);
         places[column * cut.deep + i / window.kernel_columns * (spread.down / spread.rows)] = (uint8_t)i;
     }
-    memset(bands, image.border, (size_t)(tt_bands_in(cut) * cut.across * cut.deep + 16));
+    memset(bands, image.border, (size_t)(tt_bands_in(cut) * spread.columns * cut.across * cut.deep + 16));
     for (int32_t c = 0; c < image.count * image.channels; c++) {
         const int32_t channel = image.count == 1 ? c : c % image.channels, n = image.count == 1 ? 0 : c / image.channels;
         const int8_t *const own = x + n * image.height * image.width * image.channels + channel;
-        int8_t *const out = y + n * (row_at == NULL ? spread.high : cut.height) * wide * image.channels + channel;
+        int8_t *const out = y + n * (row_at == NULL ? spread.high : cut.height) * line + channel;
         const int32_t sum = tt_lay_taps8(taps, places, w + channel * area, cut.vectors);
-        const tt_i32x4 correction = tt_all(-image.border * sum), its_bias = tt_all(bias[channel]);
-        const tt_i32x4 factor = tt_all(multiplier[channel]), by = tt_all(tt_clamp(shift[channel], -31, 31));
-        for (int32_t map = 0; map < maps; map++) {
-            const int32_t down = map / spread.columns, right = map % spread.columns;
-            /* the first row and column of the image that are some of this map's, and how many windows begin before */
-            const int32_t top = (image.top - down + spread.rows - 1) / spread.rows;
-            const int32_t left = (image.left - right + spread.columns - 1) / spread.columns;
-            const int32_t row = down - image.top + top * spread.rows, column = right - image.left + left * spread.columns;
-            const tt_image read = {1, (image.height - row + spread.rows - 1) / spread.rows,
-                (image.width - column + spread.columns - 1) / spread.columns, image.channels, top, left, image.border};
-            tt_bands own_cut = cut;
-            if (spread.high % spread.rows != 0) {
-                own_cut.height = own_cut.strip = (spread.high - down + spread.rows - 1) / spread.rows;
+        const tt_ends_x4 ends = {tt_all(-image.border * sum), tt_all(bias[channel]), tt_all(multiplier[channel]),
+            tt_all(tt_clamp(shift[channel], -31, 31))};
+        for (int32_t map = 0; map < spread.rows; map++) {
+            const int32_t height = spread.rows == 1 ? cut.height : (spread.high - map + spread.rows - 1) / spread.rows;
+            for (int32_t i = 0; i < height; i += cut.strip) {
+                const int32_t first = spread.rows == 1 || i + cut.strip <= height ? i : height - cut.strip;
+                if (row_at == NULL) {
+                    tt_lay_bands8(bands, own, first, map, image, window.down, spread, elements, row, pixel, cut);
+                } else {
+                    tt_lay_rows8(bands, own, row_at + first * window.down, image, cut);
+                }
+                int8_t *const to = out + (map + first * spread.rows) * line;
+                tt_depthwise8_strip(to, bands, taps, image.border, window, spread, cut, image.channels, ends, end);
             }
-            if (spread.wide % spread.columns != 0) {
-                own_cut.width = (spread.wide - right + spread.columns - 1) / spread.columns;
-            }
-            if (image.left % spread.columns != 0 || image.width % spread.columns != 0) {
-                /* border columns of the last map are others */
-                memset(bands, image.border, (size_t)(tt_bands_in(cut) * cut.across * cut.deep));
-            }
-            tt_depthwise8_map(out + (down * wide + right) * image.channels, bands, taps,
-                row_at == NULL ? own + (row * image.width + column) * image.channels : own, row_at,
-                maps == 1 ? image : read, window, own_cut, spread.columns * image.channels,
-                spread.rows * wide * image.channels, spread.columns * image.channels, spread.rows * image.width * image.channels, correction, its_bias, factor,
-                by, end);
         }
     }
 }

@@ -35,6 +35,7 @@ INCLUDED = (
         "tt_dense.h",
         "tt_conv.h",
         "tt_errors.h",
+        "tt_depthwise.h",
         "tt_dense_momentum.h",
         "tt_dense_update.h",
     ),

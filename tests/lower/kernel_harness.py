@@ -39,6 +39,7 @@ INCLUDED = (
         "tt_dense.h",
         "tt_conv.h",
         "tt_errors.h",
+        "tt_depthwise.h",
         "tt_dense_momentum.h",
         "tt_dense_update.h",
         "tt_float_pairs.h",

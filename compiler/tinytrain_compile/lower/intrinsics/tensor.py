@@ -52,8 +52,6 @@ WRITES_FIRST = {
     "tt_sum_columns": 4,
     "tt_ends_2x2": 1,
     "tt_copy_two": 1,
-    "tt_depthwise_2x2": 4,
-    "tt_depthwise_ends": 1,
     "tt_dense_update": 1,
     "tt_dense_update_fine": 2,
     "tt_dense_momentum": 4,
@@ -61,6 +59,8 @@ WRITES_FIRST = {
     "tt_dense_squares": 1,
     "tt_passed_bits8": 1,
     "tt_depthwise_rows3": 1,
+    "tt_depthwise_pairs": 2,
+    "tt_depthwise_spread": 2,
     "tt_depthwise_maps3": 1,
     "tt_depthwise8": 2,
     "tt_depthwise8_rows": 2,
@@ -300,14 +300,6 @@ def dot_windows(rows: int, run: int, pitch: int, apart: int, in_turn: bool) -> s
 
 
 @cache
-def depthwise_2x2(rows: int) -> str:
-    """Name sum[i, j] += sum over r, s of a[j + s, i + r] b[s, r]; rows: from a column of a to the next."""
-    a = Factor(Operand((4, 4), "int16", (rows, 1)), lambda i, j, r, s: (j + s, i + r))
-    b = Factor(Operand((3, 3), "int16"), lambda i, j, r, s: (s, r))
-    return _sums(f"tt_depthwise_2x2_{rows}", "tt_depthwise_2x2", (2, 2), (3, 3), (a, b), rows)
-
-
-@cache
 def dot_x4(count: int) -> str:
     """Name the intrinsic sum[j] += a[k] b[j, k] over `count` int8 of a row and of four rows."""
     a = Factor(Operand((count,), "int8"), lambda j, k: (k,))
@@ -453,17 +445,3 @@ def ends_2x2(zero: int, pitch: int) -> str:
 
     words, result = Operand((2, WORDS)), Operand((2, 2), "int8", (pitch, 1))
     return _ends(f"tt_ends_2x2_{zero}_{pitch}", words, lambda j, k: (j, k), result, lambda i, j: (i, j), zero, call)
-
-
-@cache
-def depthwise_ends(zero: int, channels: int, width: int) -> str:
-    """Name out[i, j] = tt_requantise8_kept(sum[i, j], numbers of the channel, zero, -128, 127), of a map."""
-
-    def call(y: Expr, e: Buffer, *sums: Expr) -> Expr:
-        own = (e[(word,)] for word in range(WORDS))
-        return call_extern("int32", "tt_depthwise_ends", y, *own, *sums, channels, width * channels, zero)
-
-    words = Operand((WORDS,), local=True)
-    result = Operand((2, 1, 2, 1), "int8", (width * channels, 2 * channels, channels, 1))
-    name = f"tt_depthwise_ends_{zero}_{channels}_{width}"
-    return _ends(name, words, lambda j, k: (k,), result, lambda i, j: (i, 0, j, 0), zero, call)

@@ -266,9 +266,6 @@ def row_of_tiles(loop: tirx.For, element: Element) -> str | None:
     if names == ("tt_dot_2x2", "tt_ends_2x2") and int(numbers[0]) <= MOST_BLOCKS:
         row, kept, last = "tt_product_tiles", list[Any](), end[2 + _SUMS :]
         moved = ((end[0], _TILE), (end[1], _WORDS), (first, 0), (second, _TERMS * int(numbers[0])))
-    elif names == ("tt_depthwise_2x2", "tt_depthwise_ends"):
-        row, kept, last = "tt_depthwise_tiles", end[1:4], end[4 + _SUMS :]
-        moved = ((end[0], _TILE * int(last[0])), (first, _TILE * int(numbers[0])), (second, 0))
     else:
         return None
     places = [_place(operand, loop.loop_var, step, element) for operand, step in moved]

@@ -47,6 +47,7 @@ from tinytrain_compile.ops.int8.conv_form import (
 from tinytrain_compile.ops.int8.error import BACKWARD, NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
 from tinytrain_compile.ops.int8.rows import convolution_rows, error_rows
 from tinytrain_compile.ops.int8.tiles import LEAST_ROW_BYTES
+from tinytrain_compile.ops.int8.map_form import map_room
 from tinytrain_compile.ops.int8.window_form import PAIR, paired_room
 from tinytrain_compile.ops.linear import WEIGHT, present_parts
 from tinytrain_compile.ops.names import attrs_of, named, operand, result
@@ -153,7 +154,7 @@ def _own_scratch(node: Node) -> int:
     if is_product(conv):
         return forward_product(node).scratch_bytes
     if is_depthwise(node):
-        return forward_depthwise(node).scratch_bytes
+        return map_room(node)
     if is_dense(node):
         return forward_dense(node).scratch_bytes
     if gathers(conv):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from tvm import te
@@ -27,10 +28,11 @@ from tinytrain_compile.lower.kernels.base import (
     total,
     weight_of,
 )
-from tinytrain_compile.lower.kernels.context import KernelContext
+from tinytrain_compile.lower.kernels.context import LOW_REGISTERS, KernelContext
 from tinytrain_compile.lower.kernels.float32.conv import TapWindow, grouped, grouped_grad_input
 from tinytrain_compile.lower.kernels.int8.dense import dense_forward, gradient_rows, row_gradient
 from tinytrain_compile.lower.kernels.int8.depthwise import depthwise, depthwise_gradient
+from tinytrain_compile.lower.kernels.int8.dsp.maps import paired_depthwise, spread_depthwise
 from tinytrain_compile.lower.kernels.int8.dsp.product import PackedOperand, packed_product
 from tinytrain_compile.lower.kernels.int8.dsp.rows import direct_maps, line_conv
 from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, dense_rows, row_conv
@@ -59,6 +61,9 @@ from tinytrain_compile.ops.int8.conv_form import (
 from tinytrain_compile.ops.int8.prepared import prepared_shape
 from tinytrain_compile.ops.names import attrs_of, is_prepared, operand, result
 
+FEW_TAPS = 9
+"""Taps up to which maps of dilated windows are not worth a copy each, on cores with few registers: 3x3 13x13x15 takes
+376,610 instead of 331,888 instructions on a Cortex-M0+."""
 RAGGED_TILE = 4
 """Outputs that share a number of the pixel: their sums and the number fill six registers of a Cortex-M."""
 
@@ -97,14 +102,26 @@ def qconv(node: Node, context: KernelContext) -> KernelSpec:
     if is_dense(node):
         return dense_kernel(node, [bias, multiplier, shift], finish, context, stages)
     x = tensor(node, "x")
+    if is_depthwise(node) and (spec := _whole_maps(node, context)) is not None:
+        return spec
     if is_depthwise(node) and _pays(node, context):
-        pairs = context.isa.dsp and not context.style.small
-        if pairs and not context.isa.dual_issue and (spec := direct_maps(node)) is not None:
-            return spec
-        out, schedule = depthwise(node, x, whole, finish, context.style, stages, pairs=pairs)
+        out, schedule = depthwise(node, x, whole, finish, context.style, stages)
         return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
     window = TapWindow(conv, (height, width))
     return any_windows(node, context, (x, x), shape, (window, forward_patch(conv, image), None))
+
+
+def _whole_maps(node: Node, context: KernelContext) -> KernelSpec | None:
+    """Return the call that computes a depthwise layer, None if loops do it as well."""
+    if context.style.small:
+        return None
+    if context.isa.dsp and (spec := paired_depthwise(node)) is not None:
+        return spec
+    odd = operand(node, "x").shape[2] % 2 == 1  # a copy has no whole tiles
+    if context.isa.dsp and (odd or not context.isa.dual_issue) and (spec := direct_maps(node)) is not None:
+        return spec
+    pays = context.isa.gpr > LOW_REGISTERS or math.prod(geometry(node).kernel) > FEW_TAPS
+    return spread_depthwise(node) if pays else None
 
 
 def _pays(node: Node, context: KernelContext) -> bool:

@@ -11,7 +11,6 @@ from tvm.ir import Expr
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import Finish, Load, Schedule, guarded
 from tinytrain_compile.lower.kernels.context import CodeStyle
-from tinytrain_compile.lower.kernels.int8.dsp.rows import depthwise_pairs, pairs_of_rows
 from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, Taps, depthwise_sums, output_shape, within
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
 from tinytrain_compile.ops.int8.conv_form import (
@@ -34,12 +33,8 @@ def depthwise(
     stages: Stages,
     lanes: bool = False,
     block: RowBlock | None = None,
-    pairs: bool = False,
 ) -> tuple[te.Tensor, Schedule]:
-    """Compute a forward pass: the channel image is the image minus its zero point, with a border of zeros.
-
-    pairs: two of its rows may share words (for whole maps, on cores with products in pairs).
-    """
+    """Compute a forward pass: the channel image is the image minus its zero point, with a border of zeros."""
     attrs = attrs_of(node, QConvAttrs)
     conv, (_, height, width, channels) = attrs.conv, operand(node, "x").shape
     shape, tiles = output_shape(node), forward_depthwise(node)
@@ -65,9 +60,6 @@ def depthwise(
         return guarded(there, weight(c, r, tirx.indexdiv(s, between), 0).astype("int16"))
 
     plain = conv.dilations == (1, 1)
-    form = pairs_of_rows(node, tiles.strip) if pairs and plain else None
-    if form is not None:
-        return depthwise_pairs(shape, pixel, weight, finish, form, stages)
     columns = taps if lanes else 0
     inside = (conv.pads[0], conv.pads[0] + height) if block is None and plain else None
     return depthwise_sums(shape, conv.strides, pixel, Taps(tap), finish, tiles, style, stages, columns, inside)

@@ -125,8 +125,9 @@ def _schedule(sch: s_tir.Schedule, form: LineTiles, tables: Sequence[te.Tensor],
 # ---- depthwise rows, read where they are ----------------------------------------------------------------------------
 
 
-TURN = 4
-"""Outputs in a turn of the helper's loop."""
+TURN, LEAST = 4, 5
+"""Outputs in a turn of the helper's loop. In steps of two: the fewest in a row that are worth its beginning, if no column
+is missing behind it."""
 FARTHEST = 255
 """Most bytes to the next pixel of a channel: the largest pointer increment of a load."""
 
@@ -146,7 +147,7 @@ def direct_rows(node: Node, block: RowBlock) -> KernelSpec | None:
 
 def direct_maps(node: Node) -> KernelSpec | None:
     """Compute one call of tt_depthwise_maps3, for maps in steps of two; those in steps of one are faster as pairs of
-    rows.
+    rows (maps.py).
 
     It has a quarter fewer instructions than with the image in scratch. But these wait for one another: by the model of
     a dual-issue core, it takes 6 % more cycles.
@@ -165,95 +166,19 @@ def direct_maps(node: Node) -> KernelSpec | None:
 
 
 def _fits(node: Node) -> bool:
-    attrs, (_, _, width, channels) = attrs_of(node, QConvAttrs), operand(node, "x").shape
-    conv, across = attrs.conv, node.outputs[0].shape[2]
-    if conv.kernel != (3, 3) or conv.strides not in ((1, 1), (2, 2)) or conv.pads[1] != 1 or conv.split is not None:
+    attrs, (_, height, width, channels) = attrs_of(node, QConvAttrs), operand(node, "x").shape
+    conv, (_, down, across, _) = attrs.conv, result(node, "y").shape
+    if conv.kernel != (3, 3) or conv.split is not None or channels > FARTHEST or not short_ends(node):
         return False
-    return width == across * conv.strides[0] and not across % TURN and channels <= FARTHEST and short_ends(node)
+    if conv.strides == (1, 1):
+        return conv.pads[1] == 1 and width == across and not across % TURN
+    if conv.strides != (2, 2) or max(conv.pads[:2]) > 1 or across < LEAST + width % 2:
+        return False
+    return all(2 * out - pad <= size for out, pad, size in ((down, conv.pads[0], height), (across, conv.pads[1], width)))
 
 
 def _numbers(node: Node) -> list[Expr]:
-    """Return (outputs of a row, channels, stride, zero points)"""
+    """Return (outputs of a row, columns of the image, of the border before it, channels, stride, zero points)"""
     attrs, (_, _, across, channels) = attrs_of(node, QConvAttrs), node.outputs[0].shape
-    return [i32(number) for number in (across, channels, attrs.conv.strides[0], attrs.x_zero, attrs.y_zero)]
-
-
-# ---- depthwise rows in pairs ----------------------------------------------------------------------------------------
-
-
-TILE, TAPS = 2, 3
-"""Outputs of a tile, and taps of the kernel, along each axis, as `depthwise_2x2` has them."""
-REACH = 4095
-"""Most bytes from an output to the others of its tile: the largest offset of an instruction."""
-
-
-@dataclass(frozen=True)
-class PairsOfRows:
-    """zero: of the output. strip: output rows, an even number, whose input rows are in scratch at a time."""
-
-    zero: int
-    strip: int
-
-
-def pairs_of_rows(node: Node, strip: int) -> PairsOfRows | None:
-    """Return this form of a depthwise convolution, else None: 3x3 in steps of one, whole tiles, sums that all shift
-    down.
-
-    strip: rows for which there is room.
-    """
-    attrs, (_, height, width, channels) = attrs_of(node, QConvAttrs), result(node, "y").shape
-    if attrs.conv.kernel != (TAPS, TAPS) or attrs.conv.strides != (1, 1) or height % TILE or width % TILE:
-        return None
-    if not short_ends(node) or strip % TILE or (width + 1) * channels > REACH:
-        return None
-    return PairsOfRows(attrs.y_zero, strip)
-
-
-def depthwise_pairs(
-    shape: MapShape, pixel: Pixel, weight: Load, finish: Finish, form: PairsOfRows, tables: Sequence[te.Tensor]
-) -> tuple[te.Tensor, Schedule]:
-    """Return out[n,y,x,c] = finish(sum over taps of padded[c, x + s, y + r] weight(c, r, s, 0)); see depthwise_sums."""
-    n, height, width, channels = shape
-    image = (n, channels, width + TAPS - 1, height + TAPS - 1)
-    padded = te.compute(image, lambda b, c, x, y: pixel(b, y, x, c), "padded")
-
-    def tap(c: Expr, s: Expr, r: Expr) -> Expr:
-        return weight(c, r, s, 0).astype("int16")
-
-    taps = te.compute((channels, TAPS, TAPS), tap, "taps")
-    r, s = reduce_axes(TAPS, TAPS)
-
-    def term(b: Expr, c: Expr, y: Expr, x: Expr, p: Expr, q: Expr) -> Expr:
-        return total(i32(padded[b, c, x * TILE + q + s, y * TILE + p + r]) * i32(taps[c, s, r]), [r, s])
-
-    tiles = (height // TILE, width // TILE)
-    acc = te.compute((n, channels, *tiles, TILE, TILE), term, "acc")
-
-    def element(b: Expr, y: Expr, p: Expr, x: Expr, q: Expr, c: Expr) -> Expr:
-        return finish(acc[b, c, y, x, p, q], b, y * TILE + p, x * TILE + q, c)
-
-    cut = (n, tiles[0], TILE, tiles[1], TILE, channels)  # the same elements in the same order
-    out = te.compute(cut, element, "out")
-    return out, lambda sch: _pair_schedule(sch, form, (width, channels), tables)
-
-
-def _pair_schedule(sch: s_tir.Schedule, form: PairsOfRows, line: tuple[int, int], tables: Sequence[te.Tensor]) -> None:
-    """Schedule rows in pairs. line: pixels of a row, and their channels."""
-    out, acc = sch.get_sblock("out"), sch.get_sblock("acc")
-    batch, height, row, width, column, channel = sch.get_loops(out)
-    strip, inside = sch.split(height, [None, form.strip // TILE])
-    sch.reorder(batch, channel, strip, inside, width, row, column)
-    sch.set_scope(acc, 0, "local")
-    sch.compute_at(acc, width, preserve_unit_loops=True)
-    sch.compute_at(sch.get_sblock("padded"), strip, preserve_unit_loops=True)
-    sch.compute_at(sch.get_sblock("taps"), channel, preserve_unit_loops=True)
-    keep_tables(sch, tables, channel, 2)
-    first = sch.get_loops(acc)[-4]
-    start = sch.decompose_reduction(acc, first)
-    for loop in sch.get_loops(start)[-2:]:
-        sch.unroll(loop)
-    sch.tensorize(first, instructions.depthwise_2x2(form.strip + TAPS - 1))
-    sch.tensorize(row, instructions.depthwise_ends(form.zero, line[1], line[0]))
-    x, y = sch.get_loops(sch.get_sblock("padded"))[-2:]
-    sch.reorder(y, x)
-    sch.annotate(x, HINT, 1)
+    image = (operand(node, "x").shape[2], attrs.conv.pads[1])
+    return [i32(number) for number in (across, *image, channels, attrs.conv.strides[0], attrs.x_zero, attrs.y_zero)]

@@ -43,30 +43,64 @@ BYTES = 16
 """Products of an instruction."""
 LARGEST_OFFSET, LARGEST_AREA = 127, 254
 """Largest offset of a load, in bytes; most taps of a kernel, whose places are bytes."""
-_ROW, _VECTOR, _SUM = 6, 2, 9
-"""Instructions of a row of a band and of eight pixels of it; of a vector of taps for four sums."""
+_BAND, _ROW, _EIGHT = 7, 11, 5
+"""Instructions of a band that is laid row by row, of each row, and of eight pixels of one of more than eight."""
+_RUN, _EIGHT_NOTED, _EDGE_RUN, _EDGE_EIGHT, _BORDER = 6, 5, 20, 8, 25
+"""Of a band whose elements' places are noted: of each run of columns, and of eight elements; the same if it has rows of
+the border. Of laying these row by row, if strips differ in them."""
+_LINE, _FOUR_ROWS, _FOUR, _BACK, _SUM = 20, 33, 14, 10, 9.2
+"""Instructions of a row of output; of four together; of four pixels and their ends; of those if the last four of a row
+begin earlier; of a vector of taps for four sums. All were fitted to 200 ways to compute 15 layers."""
+_EDGES = 2
+"""Bands of a map that have rows of its border."""
+_PLACES = 1 << 16
+"""Elements that 16 bits tell apart."""
 
 
 @dataclass(frozen=True)
 class Bands:
     """tt_bands of tt_mve_windows.h: output rows of a strip and of a band, image rows and columns of one, vectors of
-    taps; phases: (rows, columns) of interleaved outputs. spare: bytes of lanes behind a row of less than four
-    pixels."""
+    taps; places: columns whose elements' places in the image are noted; phases: (rows, columns) of interleaved outputs.
+    spare: bytes of lanes behind a row of less than four pixels; maps: interleaved columns, each of `across` in a band."""
 
     strip: int
     band: int
     deep: int
     across: int
     vectors: int
+    places: int = 0
     phases: tuple[int, int] = (1, 1)
     spare: int = 0
+    maps: int = 1
 
     @property
     def scratch_bytes(self) -> int:
         """Bytes of a phase's taps, of all phases' tap places, of the bands, and of the elements that sums read after
         these."""
         taps = BYTES * self.vectors * (1 + math.prod(self.phases))
-        return taps + -(-self.strip // self.band) * self.across * self.deep + BYTES + self.spare
+        noted = -(-2 * self.places * self.deep // BYTES) * BYTES
+        return taps + noted + -(-self.strip // self.band) * self.maps * self.across * self.deep + BYTES + self.spare
+
+    def cost(self, width: int, read: int, strips: int, edges: int, differ: bool) -> float:
+        """Estimate the instructions of a channel, for phases (or maps) of `width` pixels in a row.
+
+        read: columns of the image in a band (of a map); strips: of all maps of rows; edges: most of their bands that have rows of the border; differ: whether strips of a
+        map differ in these.
+        """
+        bands, by_rows = strips * -(-self.strip // self.band), self.band % LANES == 0
+        edges = min(edges, bands)
+        if self.places:
+            runs, eights = -(-read // self.places), -(-read * self.deep // 8)
+            inside = (bands - edges) * (_RUN * runs + _EIGHT_NOTED * eights)
+            laid = self.maps * (inside + edges * (_EDGE_RUN * runs + _EDGE_EIGHT * eights))
+        else:
+            row = _ROW + (_EIGHT * -(-read // 8) if read > 8 else 0)
+            laid = bands * (_BAND + self.deep * self.maps * row) + _BORDER * self.maps * edges * differ
+        lines = bands * (self.band // LANES if by_rows else self.band) * math.prod(self.phases) * self.maps
+        fours = width if by_rows else -(-width // LANES)
+        back = 0 if by_rows or (width % LANES == 0 and self.maps == 1) else _BACK * min(self.maps, 2)
+        line = _FOUR_ROWS if by_rows else _LINE * min(self.maps, 2)
+        return laid + lines * (line + fours * (_FOUR + back + _SUM * self.vectors))
 
 
 @dataclass(frozen=True)
@@ -84,38 +118,48 @@ def cut_bands(
     out_hw: tuple[int, int],
     window: Window,
     strips: Sequence[int],
+    image_width: int,
     narrow: bool = False,
-    most: int | None = None,
+    pitches: tuple[int, int] | None = None,
+    maps: tuple[int, int] = (1, 1),
 ) -> Bands | None:
     """Return the cheapest bands whose scratch is at most the plan's, None if there are none.
 
-    strips: permitted ones; narrow: whether rows may have less than four pixels; most: output rows in a band. If phases
-    differ in their extents, lanes are pixels of a row.
+    strips: permitted ones; narrow: whether rows may have less than four pixels; pitches: elements of the image from row
+    to row and from pixel to pixel, unless its rows are anywhere. maps: interleaved rows and columns; out_hw is of the
+    largest. If phases differ in their extents, lanes are pixels of a row.
     """
     phases = tiles.phases
     width, ragged = -(-out_hw[1] // phases[1]), out_hw[0] % phases[0] + out_hw[1] % phases[1] > 0
     across = (width - 1) * window.strides[1] + window.taps[1] + window.lead[1]
+    read = min(across, -(-image_width // maps[1]))
     ways: list[tuple[float, Bands]] = []
     for strip in strips:
         for band in (rows for rows in range(1, strip + 1) if ragged or strip % rows == 0 or rows % LANES == 0):
-            if band > (most or band):
-                continue
             deep = (band - 1) * window.strides[0] + window.taps[0] + window.lead[0]
             vectors = -(-((window.taps[1] - 1) * deep + window.taps[0]) // BYTES)
-            by_rows, groups = band % LANES == 0, -(-width // LANES)
+            by_rows = band % LANES == 0
             if by_rows and ragged:
                 continue
             step = window.strides[0] if by_rows else window.strides[1] * deep
             spare = 0 if by_rows else step * max(LANES - width, 0)
-            bands = Bands(strip, band, deep, across, vectors, phases, spare)
             reach = BYTES * (vectors - 1) + (LANES - 1) * step
-            fits = max(deep, reach) <= LARGEST_OFFSET and bands.scratch_bytes <= tiles.scratch_bytes
-            if fits and (narrow or not (spare or (ragged and width == LANES))):
-                again = -(-strip // band) * band / strip
-                laid = deep * (_ROW + _VECTOR * -(-across // 8)) / (band * width * math.prod(phases))
-                sums = _SUM * vectors / LANES * (1.0 if by_rows else groups * LANES / width)
-                ways.append(((laid + sums) * again, bands))
+            turns = maps[0] * -(-out_hw[0] // (phases[0] * strip))
+            few = spare or ((ragged or maps != (1, 1)) and width == LANES)
+            fits = max(deep, reach) <= LARGEST_OFFSET and (by_rows or narrow or not few)
+            for places in _noted(read, deep, pitches, 3 if maps[1] > 1 else 2) if fits else ():
+                bands = Bands(strip, band, deep, across, vectors, places, phases, spare, maps[1])
+                if bands.scratch_bytes <= tiles.scratch_bytes:
+                    ways.append((bands.cost(width, read, turns, _EDGES * maps[0], strip * phases[0] < out_hw[0]), bands))
     return min(ways, key=lambda way: (way[0], way[1].scratch_bytes))[1] if ways else None
+
+
+def _noted(read: int, deep: int, pitches: tuple[int, int] | None, runs: int) -> list[int]:
+    """Return how many columns of a band may have their elements' places noted, which are 16 bits. runs: most in a row."""
+    if pitches is None:
+        return [0]
+    parts = {-(-read // count) for count in range(1, runs + 1)}
+    return [0, *(n for n in sorted(parts) if deep * pitches[0] + n * pitches[1] < _PLACES)]
 
 
 def band_depthwise(node: Node, block: RowBlock | None) -> KernelSpec | None:
@@ -125,7 +169,8 @@ def band_depthwise(node: Node, block: RowBlock | None) -> KernelSpec | None:
     tiles = _of_rows(forward_depthwise(node), block, conv.strides[0])
     if not _takes(node) or (is_spread(node) and block is not None):
         return None
-    cut = _cut_maps(node, tiles, conv.dilations) or _cut_maps(node, tiles, shared_steps(node))
+    anywhere = block is not None
+    cut = _cut_maps(node, tiles, conv.dilations, anywhere) or _cut_maps(node, tiles, shared_steps(node), anywhere)
     if cut is None:
         return None
     spread, (high, wide), window, bands = cut
@@ -144,23 +189,22 @@ def band_depthwise(node: Node, block: RowBlock | None) -> KernelSpec | None:
 
 
 def _cut_maps(
-    node: Node, tiles: DepthwiseTiles, spread: tuple[int, int]
+    node: Node, tiles: DepthwiseTiles, spread: tuple[int, int], anywhere: bool
 ) -> tuple[tuple[int, int], tuple[int, int], Window, Bands] | None:
     """Cut the output into interleaved maps: (their numbers, rows and columns of the first, its window, its bands).
 
-    None if bands do not suit it. The maps may differ by a row or a column; then a strip is a whole map.
+    None if bands do not suit it. The maps may differ by a row or a column. anywhere: rows of the image lie anywhere.
     """
-    conv, (_, rows, columns, _) = geometry(node), result(node, "y").shape
+    conv, (_, rows, columns, _), (_, _, width, channels) = geometry(node), result(node, "y").shape, operand(node, "x").shape
     high, wide = -(-rows // spread[0]), -(-columns // spread[1])
-    if columns % spread[1] and columns // spread[1] < LANES:
-        return None
-    strips = [s for s in range(1, high + 1) if high % s == 0] if is_spread(node) else [tiles.strip]
     reach = [
         (taps - 1) * step // maps + 1 for taps, step, maps in zip(conv.kernel, conv.dilations, spread, strict=True)
     ]
     window = Window((reach[0], reach[1]), conv.strides)
-    most = rows // spread[0]
-    bands = cut_bands(tiles, (high, wide), window, strips if rows % spread[0] == 0 else [high], True, most)
+    strips = range(1, rows // spread[0] + 1) if is_spread(node) else [tiles.strip]
+    pitches = None if anywhere else (spread[0] * width * channels, spread[1] * channels)
+    uneven = columns % spread[1] > 0 and columns // spread[1] < LANES
+    bands = cut_bands(tiles, (high, wide), window, strips, width, not uneven, pitches, spread)
     return (spread, (high, wide), window, bands) if bands else None
 
 
@@ -176,7 +220,8 @@ def band_gradient(node: Node, block: RowBlock | None) -> KernelSpec | None:
     if any(window.taps[axis] - 1 < conv.pads[axis] // phases[axis] for axis in (0, 1)):
         return None
     strips = [s for s in range(1, high + 1) if high % s == 0] if block is None else [1]
-    bands = cut_bands(replace(tiles, phases=phases), (rows, columns), window, strips)
+    pitches = (width * channels, channels) if block is None else None
+    bands = cut_bands(replace(tiles, phases=phases), (rows, columns), window, strips, width, pitches=pitches)
     if bands is None:
         return None
     names = ("multiplier", "shift", "w", *attrs.mask.operands)
@@ -234,7 +279,7 @@ def _shapes(
     phase_hw: tuple[Index, int],
     bands: Bands,
 ) -> tuple[Expr, Expr, Expr]:
-    cut = (bands.strip, bands.band, bands.deep, bands.across, bands.vectors, *bands.phases)
+    cut = (bands.strip, bands.band, bands.deep, bands.across, bands.vectors, *bands.phases, bands.places)
     return (
         struct("tt_image_of", image),
         struct("tt_taps_of", (*taps, *strides, *kernel)),
