@@ -31,7 +31,7 @@ from tinytrain_compile.learn import rate_search as search
 from tinytrain_compile.learn.finetune import check_learned, finetune, kept_of, reservoir_sizes, write_finding
 from tinytrain_compile.learn.rate_search import most_runs
 from tinytrain_compile.learn.runs import PARTIAL
-from tinytrain_compile.learn.training import Build, LearningRun, area, learn_all
+from tinytrain_compile.learn.training import Build, LearningRun, area, learn_all, with_kept
 from tinytrain_compile.options.effort import FinetuneEffort
 from tinytrain_compile.parts.average.twin import Average
 from tinytrain_compile.parts.schedule.twin import Schedule
@@ -258,6 +258,25 @@ def test_work_is_bounded(batches: tuple[int, ...], seeds: int, own: Path) -> Non
     assert [row[2] for row in rows] == ["-" if one.clip == 0 else "1" for one in found.rounds[0]]
     assert {one.batch for one in found.rounds[0]} == set(batches or (1,))
     assert all(len(one.curve) <= 3 for tried in found.rounds for one in tried)
+
+
+def test_the_order_of_a_stream_is_compared(own: Path) -> None:
+    options = options_from(DIGITS / "digits.onnx", {"update": "all", "data": own})
+    plain = FinetuneEffort(4, 1, clips=(0.0,), jobs=1)
+    found = finetune(options, replace(plain, order="sorted"), own.parent / "f.toml", silent)
+    (note,) = [note for note in found.notes if "one pass" in note]
+    assert "sorted by class with 60 kept samples (--runtime replay=60)" in note
+    shuffled, in_order, kept = (float(text) for text in re.findall(r"accuracy ([\d.]+)%", note))
+    assert shuffled > kept > in_order, "a sorted pass forgets, and kept samples win back"
+    assert not any("one pass" in note for note in finetune(options, plain, own.parent / "g.toml", silent).notes)
+
+
+def test_kept_samples_come_before_new_ones() -> None:
+    """Every new sample once, in order, and before each but the first two one that came before."""
+    found = with_kept(np.arange(30), 4, 1).tolist()
+    assert [found[0], *found[1::2]] == list(range(30))
+    assert all(old < new for old, new in zip(found[2::2], found[3::2], strict=True))
+    assert len(set(found[2::2])) > 4, "the reservoir changes"
 
 
 def test_replay_is_recommended_where_it_brings_back_what_was_forgotten(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 from tinytrain_compile.ir.cost import StepCost
 
 RateSchedule = Literal["cosine", "constant"]
+StreamOrder = Literal["shuffled", "sorted", "as-recorded"]
 """Course of a learning rate in a training: it falls to 0 along half a cosine, or stays."""
 SCHEDULES: tuple[RateSchedule, ...] = get_args(RateSchedule)
 

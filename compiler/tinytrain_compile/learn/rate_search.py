@@ -14,7 +14,7 @@ import numpy as np
 
 from tinytrain_compile.driver.pipeline import Project
 from tinytrain_compile.driver.progress import Progress
-from tinytrain_compile.ir.learning import Curve, Learned, Score, Tried, curve_of, mean_curve
+from tinytrain_compile.ir.learning import Curve, Learned, Score, StreamOrder, Tried, curve_of, mean_curve
 from tinytrain_compile.learn.runs import KnownRuns
 from tinytrain_compile.learn.training import CHECK_SHARE, Build, LearningRun, learn_all
 from tinytrain_compile.options.effort import FinetuneEffort
@@ -35,6 +35,8 @@ FIRST_SHARE, SECOND_SHARE, SECOND_SEEDS = 8, 3, 2
 """Of the epochs, a run of the first and of the second round trains one in so many; on one seed and on so many."""
 CHANCE = 2.0
 """Standard errors by which accuracies may differ by chance (chosen on the tasks of `make bench NAME=rates`)."""
+STREAMS = 3
+"""Orders that are compared: shuffled, the stream's, and the stream's with kept samples."""
 LAST_SEEDS = 1
 """Seeds on which the last round looks for the best rate, before it and its neighbours are trained on all."""
 Place = tuple[int, float]
@@ -63,7 +65,8 @@ def most_runs(effort: FinetuneEffort, builds: int, finals: int) -> int:
     """Return the most runs that a search with so many builds and final trainings makes."""
     first, (seeds, epochs) = len(FIRST_RATES) * builds + MORE_RATES, _second_round(effort)
     more = int(_more_epochs(effort, builds) / epochs)
-    return first + SURVIVORS * seeds + (len(NEXT_TO) + finals) * effort.seeds + more
+    streams = 0 if effort.order == "off" else STREAMS
+    return first + SURVIVORS * seeds + (len(NEXT_TO) + finals + streams) * effort.seeds + more
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,6 +124,14 @@ class Trainings:
         ends = [one.scores[-1] for one in curves]
         spread = float(np.std([one.loss if one.accuracy is None else one.accuracy for one in ends]))
         return Learned(replay, means(curves), old, spread, curves[0].steps)
+
+    def streamed(self, place: Place, order: StreamOrder, kept: int) -> tuple[Score, ...]:
+        """Train one pass at a constant rate, in an order: mean scores of test samples before and after."""
+        runs = [
+            replace(self._run(*place, seed, 1), schedule="constant", warm_up=0.0, order=order, kept=kept, final=True)
+            for seed in range(self.effort.seeds)
+        ]
+        return means(self._curves(runs))
 
     def _run(self, variant: int, rate: float, seed: int, epochs: int) -> LearningRun:
         how = self.variants[variant]

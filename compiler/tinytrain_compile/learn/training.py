@@ -14,11 +14,12 @@ from tinytrain_compile.data.own_data import old_parts, split
 from tinytrain_compile.data.samples import class_count, is_written
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.imported import ImportedModel
-from tinytrain_compile.ir.learning import Curve, RateSchedule, Score, warm_up_updates
+from tinytrain_compile.ir.learning import Curve, RateSchedule, Score, StreamOrder, warm_up_updates
 from tinytrain_compile.ir.stages import Interface, Samples, TrainGraph
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.learn.runs import in_processes
 from tinytrain_compile.parts.average.twin import Average
+from tinytrain_compile.parts.replay.twin import Reservoir
 from tinytrain_compile.parts.schedule.twin import Schedule
 from tinytrain_compile.twin import Instance
 from tinytrain_compile.twin.scores import scores
@@ -47,7 +48,8 @@ class LearningRun:
     its input (of samples that were trained on it would be too low). Others hold some back, and end when nothing gets
     better at a constant rate. schedule: what the rate does from the first update to the last; warm_up: the share of
     the updates in which it grows before it falls. average: ends of epochs whose mean is judged, and is what a device
-    gets (0: none, the last state is).
+    gets (0: none, the last state is). order: of the samples in an epoch: shuffled, by class, or as in the file. kept:
+    own samples that a reservoir keeps, one of which follows every new one (0: none).
     """
 
     build: int
@@ -59,6 +61,8 @@ class LearningRun:
     schedule: RateSchedule = "constant"
     warm_up: float = 0.0
     average: int = 0
+    order: StreamOrder = "shuffled"
+    kept: int = 0
 
     @property
     def settles(self) -> bool:
@@ -70,6 +74,7 @@ class LearningRun:
         """Return a name by which it is known again."""
         kind = "final" if self.final else "choosing"
         how = f"{self.schedule} {self.warm_up!r} {self.average}"
+        how += "" if self.order == "shuffled" and not self.kept else f" {self.order} {self.kept}"
         return f"{kind} {self.build} {self.rate!r} {self.seed} {self.epochs} {self.replay} {how}"
 
     def rates(self, updates: int) -> Iterator[float]:
@@ -130,12 +135,12 @@ class Build:
         found = [score(instance, held)]
         old = [] if kept is None else [self._score(instance, kept)]
         best, waited = found[0].worth, 0
-        steps = self._steps(len(fit.x), pool)
+        steps = self._steps(2 * len(fit.x) - 2 if run.kept else len(fit.x), pool)
         rates = run.rates(steps * run.epochs)
         average = Average(self.train, run.average) if run.average else None
         for _ in range(run.epochs):
             try:
-                self._epoch(instance, fit, pool, rng, rates)
+                self._epoch(instance, fit, pool, rng, rates, run)
                 with _as_kept(instance, average):
                     found.append(score(instance, held))
                     old += [] if kept is None else [self._score(instance, kept)]
@@ -177,8 +182,9 @@ class Build:
         pool: Samples | None,
         rng: np.random.Generator,
         rates: Iterator[float],
+        run: LearningRun,
     ) -> None:
-        """Train on all samples once, in an order of their own, with as many old ones.
+        """Train on all samples once, in the run's order, with as many old ones.
 
         A last part of a batch is left out.
         """
@@ -187,6 +193,12 @@ class Build:
             chosen = rng.integers(0, len(pool.x), len(x))
             x, y = np.concatenate([x, pool.x[chosen]]), np.concatenate([y, pool.y[chosen]])
         order, batch = rng.permutation(len(x)), self.train.batch
+        if run.order != "shuffled":
+            order = (
+                np.arange(len(x)) if run.order == "as-recorded" else order[np.argsort(y[order].ravel(), kind="stable")]
+            )
+        if run.kept:
+            order = with_kept(order, run.kept, run.seed)
         for first in range(0, len(order) - batch + 1, batch):
             some = order[first : first + batch]
             instance.set_rate(next(rates))
@@ -211,6 +223,18 @@ class Build:
         sound, faulty = errors[~self.faults], errors[self.faults]
         alarms, detected = float((sound > threshold).mean()), float((faulty > threshold).mean())
         return Score(float(sound.mean()), None, area(sound, faulty), threshold, alarms, detected)
+
+
+def with_kept(order: Array, kept: int, seed: int) -> Array:
+    """Return the samples of a stream as a device trains on them: before each new one, one of its reservoir."""
+    reservoir, found = Reservoir[int](kept, seed), list[int]()
+    reservoir.mix(1, 1)
+    for sample in order.tolist():
+        while reservoir.due():
+            found.append(reservoir.draw())
+        found.append(sample)
+        reservoir.add(sample)
+    return np.asarray(found)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.learning import MOST_WARM_UP, RateSchedule
@@ -98,6 +99,11 @@ class FinetuneEffort:
     schedule: RateSchedule = _common(
         "cosine",
         "Learning rate of a run: falls to 0 along a cosine, or constant, for a device that never stops learning.",
+    )
+    order: Literal["off", "sorted", "as-recorded"] = _common(
+        "off",
+        "Also measure one pass in an order that a device may meet, by class or as in the file: against a shuffled one, "
+        "and with 60 samples kept for replay.",
     )
     jobs: int = -1
 
