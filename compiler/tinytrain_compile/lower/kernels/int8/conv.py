@@ -27,7 +27,7 @@ from tinytrain_compile.lower.kernels.base import (
     total,
     weight_of,
 )
-from tinytrain_compile.lower.kernels.context import KernelContext
+from tinytrain_compile.lower.kernels.context import LOW_REGISTERS, KernelContext
 from tinytrain_compile.lower.kernels.float32.conv import TapWindow, grouped, grouped_grad_input
 from tinytrain_compile.lower.kernels.int8.dense import dense_forward, gradient_rows, row_gradient
 from tinytrain_compile.lower.kernels.int8.depthwise import depthwise, depthwise_gradient
@@ -67,9 +67,9 @@ RAGGED_TILE = 4
 
 @numbers("QConv")
 def conv_numbers(node: Node, context: KernelContext) -> tuple[Node, tuple[str, ...]]:
-    """Return the zero point of an image whose rows are copied to scratch once."""
-    own = is_dense(node) and not is_product(attrs_of(node, QConvAttrs).conv)
-    return node, ("x_zero",) if own and not context.uses_vectors else ()
+    """Return the zero point of an image whose rows are copied to scratch, except with few registers."""
+    copied = is_dense(node) and not is_product(attrs_of(node, QConvAttrs).conv)
+    return node, ("x_zero",) if copied and not context.uses_vectors and context.isa.gpr > LOW_REGISTERS else ()
 
 
 @kernel("QConv")
