@@ -114,15 +114,21 @@ static inline int32_t tt_requantise_kept(int32_t acc, int32_t factor, int32_t do
 }
 #endif
 
-/* tt_requantise, short where the factor is below 1/2. */
-static inline int32_t tt_rescale(int32_t acc, int32_t multiplier, int32_t shift)
+/* tt_requantise by a multiplier that is not 0, short where the factor is below 1/2. */
+static inline int32_t tt_rescale_by(int32_t acc, int32_t multiplier, int32_t shift)
 {
 #if TT_HAS_THUMB2
-    if (shift < 0 && multiplier != 0) {
+    if (shift < 0) {
         return tt_requantise_kept(acc, tt_factor(multiplier), shift < -31 ? 31 : -shift, 0, INT32_MIN);
     }
 #endif
     return tt_requantise(acc, multiplier, shift);
+}
+
+/* The same by any multiplier. */
+static inline int32_t tt_rescale(int32_t acc, int32_t multiplier, int32_t shift)
+{
+    return multiplier != 0 ? tt_rescale_by(acc, multiplier, shift) : tt_requantise(acc, multiplier, shift);
 }
 
 /* The same, at least 1 where acc is positive. */

@@ -87,6 +87,35 @@ def test_single_stages_that_are_looked_at_are_counted(monkeypatch: pytest.Monkey
     assert 1 < len(planned) <= 6
 
 
+@pytest.mark.parametrize(("nodes", "plans"), [(0, 2), (5, 5), (1000, None)])
+def test_second_runs_row_by_row_of_a_large_graph_are_few(
+    nodes: int, plans: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """nodes: TRIED_NODES, in graphs: of the waists, of all of them again, and of the single stages in two turns."""
+    train = int8_train(models.inverted(size=8, channels=2, blocks=8), "bias")
+    quick = PlanOptions(effort="quick", keep=(train.loss.name,))
+    waists = stream_again.Waists(train.graph, train.loss.name)
+    tried = {"_kept": 0, "again_alone": 0}
+
+    def counted(name: str) -> Any:
+        real = getattr(stream_again, name)
+
+        def called(*given: Any) -> Any:
+            tried[name] += 1
+            return real(*given)
+
+        return called
+
+    for name in tried:
+        monkeypatch.setattr(stream_again, name, counted(name))
+    monkeypatch.setattr(stream_again, "fully_planned", lambda *_: SimpleNamespace(plan=SimpleNamespace(arena_bytes=1)))
+    monkeypatch.setattr(stream_again, "TRIED_NODES", nodes * len(waists.graph.nodes))
+    stream_again._least(waists, quick)
+    stream_again.single_stages(waists, quick)
+    assert tried["_kept"] == plans if plans is not None else tried["_kept"] > 5
+    assert tried["again_alone"] <= 2 * plans if plans is not None else tried["again_alone"] > 10
+
+
 @pytest.mark.parametrize(("name", "most"), [("MOST_BUILT", 3), ("MOST_LOOKED", 1), ("MOST_BUILT", 0)])
 def test_the_search_of_streams_does_no_more_work_than_it_is_given(
     name: str, most: int, monkeypatch: pytest.MonkeyPatch

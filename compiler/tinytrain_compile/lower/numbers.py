@@ -17,17 +17,21 @@ from tinytrain_compile.lower.kernels import NUMBERS, KernelContext
 
 @dataclass(frozen=True)
 class Numbered:
-    """A node without some of its attributes, and their values. node: these are 0; own: with all of them."""
+    """A node without some of its attributes, and their values.
+
+    node: these are 0; own: with all of them; given: in its own form.
+    """
 
     node: Node
     own: Node
+    given: Node
     names: tuple[str, ...] = ()
     values: tuple[int, ...] = ()
 
     @property
     def told_by(self) -> Node:
         """The node with nothing as these attributes, for the name of its kernel."""
-        return with_attributes(self.own, dict.fromkeys(self.names, ""))
+        return with_attributes(self.own, dict.fromkeys(self.names, "")) if self.names else self.given
 
 
 def with_attributes(node: Node, attributes: dict[str, Any]) -> Node:
@@ -35,10 +39,9 @@ def with_attributes(node: Node, attributes: dict[str, Any]) -> Node:
     return replace(node, attrs=replace(node.attrs, **attributes)) if attributes else node
 
 
-def _closed(own: Node, names: tuple[str, ...]) -> Numbered:
-    return Numbered(
-        with_attributes(own, dict.fromkeys(names, 0)), own, names, tuple(getattr(own.attrs, name) for name in names)
-    )
+def _closed(given: Node, own: Node, names: tuple[str, ...]) -> Numbered:
+    values = tuple(getattr(own.attrs, name) for name in names)
+    return Numbered(with_attributes(own, dict.fromkeys(names, 0)), own, given, names, values)
 
 
 def numbered(
@@ -59,7 +62,7 @@ def numbered(
         several = values[key(one.node), one.names]
         return tuple(name for name, seen in zip(one.names, several, strict=True) if len(seen) > 1)
 
-    return [_closed(one.own, in_which_they_differ(one)) for one in found]
+    return [_closed(one.given, one.own, in_which_they_differ(one)) for one in found]
 
 
 def _possible(node: Node, context: KernelContext) -> Numbered:
@@ -67,9 +70,9 @@ def _possible(node: Node, context: KernelContext) -> Numbered:
     node = with_attributes(node, {"probe": 0}) if hasattr(node.attrs, "probe") else node  # only the reference reads it
     rule = NUMBERS.get(node.op)
     if rule is None or node.external is not None or context.style.small:
-        return Numbered(node, node)
+        return Numbered(node, node, node)
     own, names = rule(node, context)
-    return _closed(own, tuple(name for name in names if getattr(own.attrs, name)))
+    return _closed(node, own, tuple(name for name in names if getattr(own.attrs, name)))
 
 
 @dataclass

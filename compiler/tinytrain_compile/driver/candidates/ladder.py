@@ -38,7 +38,8 @@ plans, and streams chosen by quick plans. A step of digits has 30 to 35 nodes, o
 
 MANY_NODES = 1500
 """Nodes above which a search over many updates does without second runs unless they are asked for: looking for them was
-two thirds of the time of 400 dense layers, 2,200 nodes (ADR 31)."""
+two thirds of the time of 400 dense layers, 2,200 nodes (ADR 31). Rows are then searched only where they may save
+enough, and a refusal does not look at further memories, which takes minutes for 6,500 nodes."""
 
 Climbed = tuple[Planned, tuple[Attempt, ...]]
 """A plan, and what was tried on the way to it; the last attempt is the plan."""
@@ -208,11 +209,11 @@ class _Ladder:
         return not possible or not self.fits(plan_graph(self.graph, self.settings))
 
     def rows_save(self) -> bool:
-        """Tell whether rows may save enough, for the price of a large graph; of others a search tells.
+        """Tell whether rows may save enough, for a price, and in graphs of very many nodes; else a search tells.
 
         Nodes that no stream can compute keep their load, in this order.
         """
-        if self.wish.aim != "price" or self.few:
+        if self.few or (self.wish.aim != "price" and len(self.graph.nodes) <= MANY_NODES):
             return True
         plan = plan_graph(self.graph, replace(self.settings, effort="quick")).plan
         return saves_enough(load_outside(self.graph, plan), plan)

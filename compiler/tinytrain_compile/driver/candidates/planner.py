@@ -14,7 +14,7 @@ from tinytrain_compile.data.samples import labelled
 from tinytrain_compile.driver.candidate import Candidate
 from tinytrain_compile.driver.candidates.external_kernels import Externals
 from tinytrain_compile.driver.candidates.inference import NoRoomError, infer_one, infer_open
-from tinytrain_compile.driver.candidates.ladder import climb, further_memories, wish_of
+from tinytrain_compile.driver.candidates.ladder import MANY_NODES, climb, further_memories, wish_of
 from tinytrain_compile.driver.candidates.low_rank import LowRankChoice
 from tinytrain_compile.driver.checks.lines import check_lines
 from tinytrain_compile.driver.checks.model_options import training_options
@@ -451,7 +451,9 @@ class Planner:
         return climb(train.graph, self.settings(train, False), self.wish.alone)[0].plan.arena_bytes
 
     def moved(self, candidate: Candidate) -> MemoryPlan | None:
-        """Return the candidate with all of the target's memories at hand, if it then fits."""
+        """Return the candidate with all of the target's memories at hand, if it then fits; None for very many nodes."""
+        if len(candidate.plan.order) > MANY_NODES:
+            return None
         settings = self.settings(candidate.train, quick=True)
         whole = {bank.name: bank.size_bytes for bank in self.target.memories[1:] if bank.writable and bank.size_bytes}
         streams = (node for node in candidate.plan.order if node.op == "Stream")

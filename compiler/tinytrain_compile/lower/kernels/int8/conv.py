@@ -72,8 +72,9 @@ RAGGED_TILE = 4
 
 @numbers("QConv")
 def conv_numbers(node: Node, context: KernelContext) -> tuple[Node, tuple[str, ...]]:
-    """Return the zero point of an image whose rows are copied to scratch once."""
-    return node, ("x_zero",) if is_dense(node) and not context.uses_vectors else ()
+    """Return the zero point of an image whose rows are copied to scratch, except with few registers."""
+    copied = is_dense(node) and not is_product(attrs_of(node, QConvAttrs).conv)
+    return node, ("x_zero",) if copied and not context.uses_vectors and context.isa.gpr > LOW_REGISTERS else ()
 
 
 @kernel("QConv")

@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from tvm import s_tir, te
+from tvm import s_tir, te, tirx
 from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Attrs, Node
-from tinytrain_compile.lower.intrinsics.lanes import LANES
 from tinytrain_compile.lower.kernels.base import (
     KernelSpec,
     address,
@@ -21,7 +20,6 @@ from tinytrain_compile.lower.kernels.base import (
     flat_tensor,
     i32,
     kernel,
-    left_over,
     numbers,
     pixel_rows,
     plain,
@@ -30,7 +28,7 @@ from tinytrain_compile.lower.kernels.base import (
     tensors,
     total,
 )
-from tinytrain_compile.lower.kernels.context import KernelContext
+from tinytrain_compile.lower.kernels.context import LOW_REGISTERS, KernelContext
 from tinytrain_compile.lower.kernels.float32.elementwise import packed
 from tinytrain_compile.lower.kernels.int8.operands import (
     Centred,
@@ -127,9 +125,13 @@ def add_form(attrs: QAddAttrs, dsp: bool) -> AddForm:
 
 @numbers("QAdd")
 def add_numbers(node: Node, context: KernelContext) -> tuple[Node, tuple[str, ...]]:
-    """Return zero points and multipliers, which are in registers; a shift that is a variable costs instructions."""
-    vectors = context.uses_vectors and left_over(result(node, "y").elements, LANES) == 0
-    own = replace(node, attrs=add_form(attrs_of(node, QAddAttrs), context.isa.dsp and not vectors))
+    """Return zero points and multipliers, which are in registers. A shift that is a variable costs instructions.
+
+    On vectors, and with few registers, every number does (4x4x96 2 a vector on Helium, 4 an element on Armv6-M).
+    """
+    if context.uses_vectors or context.isa.gpr <= LOW_REGISTERS:
+        return node, ()
+    own = replace(node, attrs=add_form(attrs_of(node, QAddAttrs), context.isa.dsp))
     return own, ("a_offset", "a_multiplier", "b_offset", "b_multiplier", "y_zero")
 
 
@@ -168,7 +170,10 @@ def qadd(node: Node, context: KernelContext) -> KernelSpec:
     def element(i: Expr) -> Expr:
         if form.upper:
             return call_int("tt_halve8", sum_at(i), i32(SUM_BITS), *limits, dtype="int8")
-        left, right = (call_int("tt_rescale", centred(i), *factor) for centred, factor in sides)
+        left, right = (
+            call_int("tt_rescale" if isinstance(factor[0], tirx.IntImm) else "tt_rescale_by", centred(i), *factor)
+            for centred, factor in sides
+        )  # the compiler must know that a multiplier from a table is not 0
         if form.below_one and not form.above:  # operands are below 2^28, so the sum is below 2^29
             return call_int("tt_halve8", left + right, i32(SUM_BITS), *limits, dtype="int8")
         halve = "tt_halve_above" if form.above else "tt_halve"
