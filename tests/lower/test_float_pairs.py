@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -16,8 +17,11 @@ from testing.ops.random_linear import RANDOM_PRODUCTS, random_products
 from tests.e2e.marks import needs_qemu
 from tests.lower.kernel_harness import Built, build, compare, run
 from tests.lower.on_board import on_board
+from tinytrain_compile.emit.project import directly_used
+from tinytrain_compile.files.resources import runtime_headers
 from tinytrain_compile.lower.kernels import KERNELS, SIZE, InstructionSet, KernelContext, kernel_context
 from tinytrain_compile.lower.lower import lower_node
+from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.base import shown_name
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs
 from tinytrain_compile.ops.fused_update import FUSED_UPDATE
@@ -178,3 +182,14 @@ def test_products_that_are_rounded_take_as_few_instructions_as_fused_ones(target
     assert apart[0].instructions == fused[0].instructions
     assert sum(one.instructions for one in apart) <= 1.01 * sum(one.instructions for one in fused)
     assert all(one.equal for one in apart)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "name"), [(0.0, 6.0, "both"), (0.0, math.inf, "low"), (-math.inf, 2.0, "high")]
+)
+def test_a_clip_is_one_call_and_names_its_header(low: float, high: float, name: str) -> None:
+    node = make("Clip", (np.zeros((3, 40)),), ClipAttrs(low, high)).node()
+    for core, ending in (("cortex-m4", ""), ("cortex-m7", "_fpv5")):
+        source = lower_node(node, "k", kernel_context(load_target(core).features, True)).source
+        assert f"tt_clip_{name}{ending}(&y[0], &x[0], " in source
+        assert directly_used([source], runtime_headers()) == ("tt_float_pairs.h",)
