@@ -210,22 +210,21 @@ TT_SHARED void tt_accumulate(float *w, const float *g, int32_t count)
 }
 
 /* Loops over `count` elements that a clip keeps at `low` and above, at `high` and below, or both. */
-#define TT_CLIPS(ending, raised, lowered) \
-    TT_SHARED void tt_clip_low##ending(float *y, const float *x, float low, int32_t count) \
+#define TT_CLIP_LOW(raised) \
     { \
         TT_RUNS_OF_12(TT_EACH_OF_12(raised), [low] "t"(low)) \
         for (; count > 0; count--, x++, y++) { \
             *y = *x < low ? low : *x; \
         } \
-    } \
-    TT_SHARED void tt_clip_high##ending(float *y, const float *x, float high, int32_t count) \
+    }
+#define TT_CLIP_HIGH(lowered) \
     { \
         TT_RUNS_OF_12(TT_EACH_OF_12(lowered), [high] "t"(high)) \
         for (; count > 0; count--, x++, y++) { \
             *y = high < *x ? high : *x; \
         } \
-    } \
-    TT_SHARED void tt_clip_both##ending(float *y, const float *x, float low, float high, int32_t count) \
+    }
+#define TT_CLIP_BOTH(raised, lowered) \
     { \
         TT_RUNS_OF_12(TT_EACH_OF_12(raised) TT_EACH_OF_12(lowered), [low] "t"(low), [high] "t"(high)) \
         for (; count > 0; count--, x++, y++) { \
@@ -233,7 +232,13 @@ TT_SHARED void tt_accumulate(float *w, const float *g, int32_t count)
             *y = high < raised_x ? high : raised_x; \
         } \
     }
-TT_CLIPS(, TT_RAISED, TT_LOWERED)
-TT_CLIPS(_fpv5, TT_RAISED_FPV5, TT_LOWERED_FPV5)
+TT_SHARED void tt_clip_low(float *y, const float *x, float low, int32_t count) TT_CLIP_LOW(TT_RAISED)
+TT_SHARED void tt_clip_low_fpv5(float *y, const float *x, float low, int32_t count) TT_CLIP_LOW(TT_RAISED_FPV5)
+TT_SHARED void tt_clip_high(float *y, const float *x, float high, int32_t count) TT_CLIP_HIGH(TT_LOWERED)
+TT_SHARED void tt_clip_high_fpv5(float *y, const float *x, float high, int32_t count) TT_CLIP_HIGH(TT_LOWERED_FPV5)
+TT_SHARED void tt_clip_both(float *y, const float *x, float low, float high, int32_t count)
+    TT_CLIP_BOTH(TT_RAISED, TT_LOWERED)
+TT_SHARED void tt_clip_both_fpv5(float *y, const float *x, float low, float high, int32_t count)
+    TT_CLIP_BOTH(TT_RAISED_FPV5, TT_LOWERED_FPV5)
 
 #endif

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -9,17 +10,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from testing.kernels.boards import measure
 from testing.ops.case import Case, make
 from testing.ops.cases import cases_of, forms_where
 from testing.ops.random_linear import RANDOM_PRODUCTS, random_products
 from tests.e2e.marks import needs_qemu
 from tests.lower.kernel_harness import Built, build, compare, run
 from tests.lower.on_board import on_board
+from tinytrain_compile.emit.project import directly_used
+from tinytrain_compile.files.resources import runtime_headers
 from tinytrain_compile.lower.kernels import KERNELS, SIZE, InstructionSet, KernelContext, kernel_context
 from tinytrain_compile.lower.lower import lower_node
+from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.base import shown_name
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs
 from tinytrain_compile.ops.fused_update import FUSED_UPDATE
+from tinytrain_compile.ops.linear import MatMulAttrs
 from tinytrain_compile.ops.update import SgdAttrs
 from tinytrain_compile.target.loader import load_target
 
@@ -156,6 +162,34 @@ def test_a_wrong_half_is_seen(right: str, tmp_path: Path) -> None:
 def test_cores_without_fpu_vectors_and_small_code_have_no_pairs() -> None:
     node = _cases("Gemm")[0].node()
     chosen = [kernel_context(load_target(name).features, True) for name in ("cortex-m0plus", "cortex-m3", "cortex-m55")]
+    chosen.append(kernel_context(load_target("cortex-m55").features, False))  # whose integers are on vectors
     for context in (*chosen, KernelContext(InstructionSet(float_pairs=True), SIZE)):
         assert "tt_load_pair" not in lower_node(node, "k", context).source
-    assert "tt_load_pair" in lower_node(node, "k", kernel_context(load_target("cortex-m7").features, True)).source
+    for fused in (True, False):
+        context = kernel_context(load_target("cortex-m7").features, fused)
+        assert "tt_load_pair" in lower_node(node, "k", context).source
+
+
+@needs_qemu
+@pytest.mark.qemu
+@pytest.mark.parametrize("target", ["cortex-m4", "cortex-m7", "cortex-m33"])
+def test_products_that_are_rounded_take_as_few_instructions_as_fused_ones(target: str) -> None:
+    """Those of an int8 network, which equal the exact references."""
+    rng = np.random.default_rng(3)
+    shape, last = (2, 16, 32), MatMulAttrs(transpose_b=True)
+    cases = [make("MatMul", (rng.standard_normal(shape), rng.standard_normal(shape)), last), *_cases("Gemm")[:3]]
+    fused, apart = measure(cases, target), measure(cases, target, fuse_multiply_add=False)
+    assert apart[0].instructions == fused[0].instructions
+    assert sum(one.instructions for one in apart) <= 1.01 * sum(one.instructions for one in fused)
+    assert all(one.equal for one in apart)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "name"), [(0.0, 6.0, "both"), (0.0, math.inf, "low"), (-math.inf, 2.0, "high")]
+)
+def test_a_clip_is_one_call_and_names_its_header(low: float, high: float, name: str) -> None:
+    node = make("Clip", (np.zeros((3, 40)),), ClipAttrs(low, high)).node()
+    for core, ending in (("cortex-m4", ""), ("cortex-m7", "_fpv5")):
+        source = lower_node(node, "k", kernel_context(load_target(core).features, True)).source
+        assert f"tt_clip_{name}{ending}(&y[0], &x[0], " in source
+        assert directly_used([source], runtime_headers()) == ("tt_float_pairs.h",)

@@ -39,7 +39,7 @@ from tinytrain_compile.driver.search.choose import choose, with_micro_batch
 from tinytrain_compile.driver.search.fit import check_fit
 from tinytrain_compile.driver.search.pareto import pareto
 from tinytrain_compile.driver.search.rounds import SCHEME
-from tinytrain_compile.driver.summary import activation_notes, fates_of, layer_updates
+from tinytrain_compile.driver.summary import activation_notes, fates_of, format_notes, layer_updates
 from tinytrain_compile.driver.trial import compare, like_one, with_exponents
 from tinytrain_compile.emit.project import with_stack
 from tinytrain_compile.emit.tables import constant_bytes
@@ -183,7 +183,8 @@ def _plan(read: _Read, progress: Progress, by_data: ByData | None) -> _Planned |
 
         options = with_golden(options, model, candidate.train.training_step, candidate.plan)
     summary = _summarise(model, candidate, options, read.target)
-    summary = replace(summary, notes=(*notes, *option_notes(options, len(summary.layers))))
+    notes = (*notes, *option_notes(options, len(summary.layers)), *format_notes(candidate.train, read.target))
+    summary = replace(summary, notes=notes)
     if options.dump_after == "plan":
         return Result(None, dump=json.dumps(plan_json(summary), indent=1))
     _check_target(summary, planner, candidate, asked)

@@ -8,6 +8,7 @@ class SBlock(Stmt):
     iter_vars: list[IterVar]
     name_hint: str
     body: Stmt
+    writes: Sequence[object]
 
 class SBlockRealize(Stmt):
     iter_values: Sequence[Expr]

@@ -24,7 +24,7 @@ from tinytrain_compile.ops.names import attrs_of, operand
 from tinytrain_compile.ops.normalise import AxisAttrs, NormalizeAttrs
 
 _TWO = te.comm_reducer(lambda a, b: (a[0] + b[0], a[1] + b[1]), lambda _a, _b: (f32(0), f32(0)), "two_sums")
-"""Two sums in one pass."""
+"""Sum up two terms together."""
 
 
 class AxisGroups:
@@ -54,6 +54,12 @@ class AxisGroups:
         """Return one sum per group of term(group's indices, index of the grouped tensor)."""
         axes = reduce_axes(*self.summed, prefix=f"{name}_k")
         return te.compute(self.kept, lambda *kept: reducer(term(kept, self.index(kept, axes)), axes), name)
+
+    def two_sums(self, name: str, terms: Callable[..., tuple[Expr, Expr]]) -> tuple[te.Tensor, te.Tensor]:
+        """Return two sums per group that one pass makes."""
+        axes = reduce_axes(*self.summed, prefix=f"{name}_k")
+        one, other = te.compute(self.kept, lambda *kept: _TWO(terms(kept, self.index(kept, axes)), axes), name)
+        return one, other
 
     def scalar(self, name: str, value: Callable[..., Expr]) -> te.Tensor:
         """Return one number per group: value(group's indices)."""
@@ -178,7 +184,7 @@ def normalize_grad(node: Node, context: KernelContext) -> KernelSpec:
         total_dy = groups.sum("whole", lambda _g, at: dy[at])
         total_slope = groups.sum("slope", lambda _g, at: dy[at] * xhat[at])
     else:
-        total_dy, total_slope = groups.sum("sums", lambda _g, at: (dy[at], dy[at] * xhat[at]), _TWO)
+        total_dy, total_slope = groups.two_sums("sums", lambda _g, at: (dy[at], dy[at] * xhat[at]))
     mean = groups.scalar("mean", lambda g: total_dy[g] * share)
     minus_slope = groups.scalar("minus_slope", lambda g: total_slope[g] * f32(-1.0 / groups.count))
     out = groups.rewrite(lambda g, at: rstd[g] * ((dy[at] - mean[g]) + xhat[at] * minus_slope[g]))
