@@ -183,12 +183,12 @@ static inline TT_ALWAYS tt_tile_row tt_product_tiles(int8_t *out, const int32_t 
 #else
     for (int32_t i = 0; i < tiles; i++) {
         int32_t sum_00 = 0, sum_01 = 0, sum_10 = 0, sum_11 = 0;
-        tt_dot_2x2(&sum_00, &sum_01, &sum_10, &sum_11, a, b, blocks);
-        tt_ends_2x2(out, ends, sum_00, sum_01, sum_10, sum_11, pitch, zero);
-        out += 2;
-        ends += 6;
-        b += 8 * blocks;
+        tt_dot_2x2(&sum_00, &sum_01, &sum_10, &sum_11, a, b + 8 * blocks * i, blocks);
+        tt_ends_2x2(out + 2 * i, ends + 6 * i, sum_00, sum_01, sum_10, sum_11, pitch, zero);
     }
+    out += 2 * tiles;
+    ends += 6 * tiles;
+    b += 8 * blocks * tiles;
 #endif
     return (tt_tile_row){out, ends, b};
 }

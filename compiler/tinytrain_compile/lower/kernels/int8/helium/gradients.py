@@ -1,4 +1,5 @@
-"""Gradients of convolutions over all channels on vectors: one call each (tt_mve_gradients.h)."""
+"""Gradients of convolutions over all channels on vectors: one call each (tt_mve_gradients.h,
+tt_mve_weights.h)."""
 
 from __future__ import annotations
 
