@@ -183,30 +183,38 @@ static inline TT_ALWAYS tt_tile_row tt_product_tiles(int8_t *out, const int32_t 
 #else
     for (int32_t i = 0; i < tiles; i++) {
         int32_t sum_00 = 0, sum_01 = 0, sum_10 = 0, sum_11 = 0;
-        tt_dot_2x2(&sum_00, &sum_01, &sum_10, &sum_11, a, b, blocks);
-        tt_ends_2x2(out, ends, sum_00, sum_01, sum_10, sum_11, pitch, zero);
-        out += 2;
-        ends += 6;
-        b += 8 * blocks;
+        tt_dot_2x2(&sum_00, &sum_01, &sum_10, &sum_11, a, b + 8 * blocks * i, blocks);
+        tt_ends_2x2(out + 2 * i, ends + 6 * i, sum_00, sum_01, sum_10, sum_11, pitch, zero);
     }
+    out += 2 * tiles;
+    ends += 6 * tiles;
+    b += 8 * blocks * tiles;
 #endif
     return (tt_tile_row){out, ends, b};
 }
 
 /* Such a row of any number of channels, with sums of any length: the four elements of a block of b lie together if it is of
- * an odd channel at the end. */
+ * an odd channel at the end. Long sums have shorter turns in C, and not all levels of optimisation see constants here. */
+#ifdef __GNUC__
+#define TT_ARE_CONSTANT(a, b, c) (__builtin_constant_p(a) && __builtin_constant_p(b) && __builtin_constant_p(c))
+#else
+#define TT_ARE_CONSTANT(a, b, c) false
+#endif
 static inline TT_ALWAYS void tt_product_row(int8_t *out, const int32_t *ends, const int16_t *a, const int16_t *b,
     int32_t channels, int32_t blocks, int32_t pitch, int32_t zero)
 {
     tt_tile_row row = {out, ends, b};
-    if (blocks <= TT_BLOCKS && channels > 1) {
-        row = tt_product_tiles(out, ends, a, b, channels / 2, blocks, pitch, zero);
-    }
-    for (int32_t i = 1; blocks > TT_BLOCKS && i < channels; i += 2) { /* a loop in C has shorter turns */
-        int32_t sum_00 = 0, sum_01 = 0, sum_10 = 0, sum_11 = 0;
-        tt_dot_2x2(&sum_00, &sum_01, &sum_10, &sum_11, a, row.b, blocks);
-        tt_ends_2x2(row.out, row.ends, sum_00, sum_01, sum_10, sum_11, pitch, zero);
-        row = (tt_tile_row){row.out + 2, row.ends + 6, row.b + 8 * blocks};
+    if (TT_ARE_CONSTANT(blocks, pitch, zero) && blocks <= TT_BLOCKS) {
+        if (channels > 1) {
+            row = tt_product_tiles(out, ends, a, b, channels / 2, blocks, pitch, zero);
+        }
+    } else {
+        for (int32_t i = 1; i < channels; i += 2) {
+            int32_t sum_00 = 0, sum_01 = 0, sum_10 = 0, sum_11 = 0;
+            tt_dot_2x2(&sum_00, &sum_01, &sum_10, &sum_11, a, row.b, blocks);
+            tt_ends_2x2(row.out, row.ends, sum_00, sum_01, sum_10, sum_11, pitch, zero);
+            row = (tt_tile_row){row.out + 2, row.ends + 6, row.b + 8 * blocks};
+        }
     }
     if (channels % 2 == 1) {
         int32_t sum_0 = 0, sum_1 = 0;

@@ -72,9 +72,10 @@ def vector_conv(node: Node, context: KernelContext) -> KernelSpec | None:
     extents = (math.prod(image), shape[3], channels)
     if not is_product(conv):
         return any_conv(node) or vector_dense(node)
-    if not fits(extents) or channels <= FEW:
-        if (found := odd_product(node)) is not None or not fits(extents):
-            return found
+    if not fits(extents):
+        return odd_product(node)
+    if channels <= FEW and (few := odd_product(node)) is not None:
+        return few
     sliced = conv.split is not None
     weights, whole = weight_of(node, conv.split)
     operands = tensors(node, "bias", "multiplier", "shift")

@@ -1,4 +1,5 @@
-"""Gradients of convolutions over all channels on vectors: one call each (tt_mve_gradients.h)."""
+"""Gradients of convolutions over all channels on vectors: one call each (tt_mve_gradients.h,
+tt_mve_weights.h)."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ def any_update(node: Node, attrs: QUpdateAttrs | QSumAttrs) -> KernelSpec | None
     """
     image, error, conv = operand(node, "x").shape, operand(node, "g").shape, geometry(node)
     maps, (error_bytes, map_bytes) = conv.kernel[1] * image[3], map_sizes(node)
-    if conv.groups > 1 or math.prod(error[:3]) == 1 or maps < LANES or max(error[3], conv.strides[1] * image[3]) >= LARGEST_PITCH:
+    pixels, pitch = math.prod(error[:3]), max(error[3], conv.strides[1] * image[3])
+    if conv.groups > 1 or pixels == 1 or maps < LANES or pitch >= LARGEST_PITCH:
         return None
     fitting = (op_def(node.op).scratch(node) - error_bytes) // map_bytes
     across = maps if fitting >= maps else fitting // LANES * LANES
@@ -88,12 +90,14 @@ def _moves(
     attrs: QUpdateAttrs,
     named: Mapping[str, Buffer],
     places: tuple[Expr, Expr],
-    rest: tuple[Sequence[Expr], tuple[Expr, ...]],
+    rest: tuple[Sequence[Expr], tuple[Expr, Expr, Expr]],
 ) -> Stmt:
-    """Return the call of an update with momentum or squares. places: of the weight and of scratch, the former also
-    instead of operands that are missing; rest: places of x, g and scales, and what every update is told."""
-    w, scratch = places
-    read, (shape, limit, spare) = rest
+    """Return the call of an update with momentum or squares.
+
+    places: of the weight, also instead of operands that are missing, and of scratch; rest: places of x, g and scales,
+    and what every update is told.
+    """
+    (w, scratch), (read, (shape, limit, spare)) = places, rest
 
     def place(name: str) -> Expr:
         return first(named[name]) if name in named else w
@@ -101,10 +105,9 @@ def _moves(
     def number(name: str) -> Expr:
         return named[name][(0,)] if name in named else i32(0)
 
+    writes = [w, *map(place, ("velocity", "peak", "fraction", "rows")), scratch]
+    noise = [number("noise"), number("salt"), number("salt_of_w" if attrs.momentum else "salt")]
     momentum = {"": 0, "sign": 2}.get(attrs.momentum, 1)
-    salts = [number("salt"), number("salt_of_w" if attrs.momentum else "salt")]
     largest = square_limit(channel_rows(operand(node, "w"))[1]) if attrs.squares else 0
     kinds = (i32(momentum), tirx.const(attrs.fine, "bool"), i32(largest))
-    written = [w, *map(place, ("velocity", "peak", "fraction", "rows")), scratch]
-    spare = i32(0) if attrs.momentum else spare
-    return called("tt_conv8_moves", *written, *read, place("exponent"), number("noise"), *salts, shape, limit, spare, *kinds)
+    return called("tt_conv8_moves", *writes, *read, place("exponent"), *noise, shape, limit, spare, *kinds)
