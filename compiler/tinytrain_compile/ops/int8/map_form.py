@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.ops.int8.conv_form import forward_depthwise, geometry, is_spread, short_ends, spread_columns
+from tinytrain_compile.ops.int8.conv_form import forward_depthwise, geometry, is_spread, short_ends
 from tinytrain_compile.ops.int8.tiles import DEPTHWISE_BYTES, DOT_TERMS
 from tinytrain_compile.ops.names import operand, result
 
@@ -142,11 +142,12 @@ class SpreadMaps:
 
 
 def spread_maps(node: Node, room: int) -> SpreadMaps | None:
-    """Cut a layer whose dilation does not divide its map; None for others, and if `room` bytes are too few."""
-    conv, (columns, _) = geometry(node), spread_columns(node)
-    if not is_spread(node) or columns == conv.kernel[1] or conv.split is not None:
+    """Cut a layer whose dilation does not divide its map's columns, their border or those of the output; None for others,
+    and if `room` bytes are too few."""
+    conv, (rows, across) = geometry(node), _axes(node)
+    even = all(number % across.maps == 0 for number in (across.image, across.out, across.pad))
+    if not is_spread(node) or even or conv.split is not None:
         return None
-    rows, across = _axes(node)
     window = (*conv.kernel[::-1], 1, conv.kernel[1])
     ways = [SpreadMaps(across, rows, window, own) for own in (True, False)]
     return next((way for way in ways if way.scratch_bytes <= room), None)
