@@ -124,7 +124,7 @@ static inline TT_ALWAYS int32_t tt_column3(const int8_t *x, tt_rows3 rows, tt_li
 
 /* A row of a channel: out[x * channels]. width: outputs; wide, left: columns of the image and of the border in front of it.
  * stride: 1, where width is a multiple of 4 and both are as wide, with a border of 1; or 2, where no column is missing but
- * the first, the last or both. Numbers from width on are constants. */
+ * the first, the last or both, and one is. Numbers from width on are constants. */
 static inline TT_ALWAYS void tt_depthwise_line3(int8_t *out, const int8_t *x, tt_rows3 rows, tt_line3 line,
     int32_t width, int32_t wide, int32_t left, int32_t channels, int32_t stride, int32_t zero)
 {

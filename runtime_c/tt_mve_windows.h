@@ -440,7 +440,8 @@ static inline TT_ALWAYS void tt_depthwise8_rows(int8_t *y, int8_t *scratch, cons
         for (int32_t map = 0; map < spread.rows; map++) {
             const int32_t height = spread.rows == 1 ? cut.height : (spread.high - map + spread.rows - 1) / spread.rows;
             for (int32_t i = 0; i < height; i += cut.strip) {
-                const int32_t first = spread.rows == 1 || i + cut.strip <= height ? i : height - cut.strip;
+                const bool whole = spread.rows == 1 && cut.height % cut.strip == 0;
+                const int32_t first = whole || i + cut.strip <= height ? i : height - cut.strip;
                 if (row_at == NULL) {
                     tt_lay_bands8(bands, own, first, map, image, window.down, spread, elements, row, pixel, cut);
                 } else {

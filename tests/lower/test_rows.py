@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -136,13 +137,15 @@ def direct_cases(sizes: Sequence[tuple[int, int, int]] = ((4, 3, 1), (16, 5, 1),
 
 
 def direct_maps() -> list[Case]:
-    """The same in steps of two as whole maps: of several images, of an odd height, with and without a border above and
-    below."""
-    made = direct_cases(((8, 4, 2), (16, 3, 2), (24, 2, 2), (40, 7, 2)))
+    """In steps of two, as whole maps: of several images, of an odd height or width, with and without a border on each
+    side."""
+    made = direct_cases(((12, 4, 2), (16, 3, 2), (24, 2, 2), (40, 7, 2)))
     rng = np.random.default_rng(17)
-    for images, height, top, bottom in ((3, 9, 1, 1), (2, 8, 0, 1), (1, 11, 0, 0), (2, 7, 1, 0), (4, 3, 1, 1)):
-        conv = ConvAttrs((3, 3), (2, 2), (top, 1, bottom, 1), groups=5)
-        case = qconv(rng, ((images, height, 8, 5), 5, conv), 0)
+    heights = ((3, 9, 1, 1), (2, 8, 0, 1), (1, 11, 0, 0), (2, 7, 1, 0), (4, 3, 1, 1))
+    widths = ((12, 1, 1), (15, 1, 1), (13, 1, 1), (12, 0, 1), (14, 0, 1), (10, 1, 0))
+    for (images, height, top, bottom), (width, left, right) in itertools.product(heights, widths):
+        conv = ConvAttrs((3, 3), (2, 2), (top, left, bottom, right), groups=5)
+        case = qconv(rng, ((images, height, width, 5), 5, conv), 0)
         attrs = replace(case.attrs, low=-128, high=127, shifts_down=True)  # type: ignore[call-arg]
         made.append(replace(case, attrs=attrs, arrays=(*case.arrays[:-1], np.clip(case.arrays[-1], -31, -1))))
     return made

@@ -13,6 +13,7 @@ from tinytrain_compile.files.resources import data_dir
 from tinytrain_compile.target.loader import load_target
 from tinytrain_compile.verify.firmware import COMPILE_FLAGS
 
+TAPS = "const tt_taps3 taps = tt_taps3_of(&w[i], 3, bias[i], multiplier[i], shift[i]); "
 CALLS = {
     "2x2": "tt_dot_2x2(&acc_0, &acc_1, &acc_2, &acc_3, &scratch[0], &wide[i * n3], n1)",
     "direct 2x2": "tt_dot_direct_2x2(&acc_0, &acc_1, &acc_2, &acc_3, &scratch[0], &w[i * n3], n1 * 4, n1)",
@@ -23,9 +24,13 @@ CALLS = {
     "widen two": "tt_widen_two(&scratch[i * 8], &w[i * n3], n1 * 4, n0, n1)",
     "gather two": "tt_gather_two(&scratch[i * 8], &w[i * n3], n1 * 4, n0, n1)",
     "tiles": "tt_product_tiles(&y[i], &bias[i], &scratch[0], &wide[i * n3], n1, 7, 16, 3)",
-    "depthwise": "tt_depthwise_tiles(&y[i], &scratch[0], &wide[i], n0, n1, n2, n1, 18, 16, 1024, -128)",
-    "row": "tt_depthwise_rows3(&y[i], x, w, bias, multiplier, shift, numbers, n1, 64, 16, 1, -128, 3)",
-    "row, stride 2": "tt_depthwise_rows3(&y[i], x, w, bias, multiplier, shift, numbers, n1, 32, 16, 2, 5, -128)",
+    "depthwise": TAPS + "tt_depthwise_lines(&y[i], &wide[i], &taps, true, n1, 18, 16, 1024, -128)",
+    "depthwise, far": TAPS + "tt_depthwise_lines(&y[i], &wide[i], &taps, true, n1, 18, 16, 8192, 3)",
+    "depthwise, one": TAPS + "tt_depthwise_lines(&y[i], &wide[i], &taps, false, n1, 18, 16, 1024, -9)",
+    "row": "tt_depthwise_rows3(&y[i], x, w, bias, multiplier, shift, numbers, n1, 64, 64, 1, 16, 1, -128, 3)",
+    "row, stride 2": "tt_depthwise_rows3(&y[i], x, w, bias, multiplier, shift, numbers, n1, 32, 64, 1, 16, 2, 5, -128)",
+    "row, cut": "tt_depthwise_rows3(&y[i], x, w, bias, multiplier, shift, numbers, n1, 32, 63, 1, 16, 2, 5, 3)",
+    "row, later": "tt_depthwise_rows3(&y[i], x, w, bias, multiplier, shift, numbers, n1, 32, 64, 0, 16, 2, 5, -3)",
     "windows": "tt_dot_windows(&acc_0, &acc_1, &acc_2, &acc_3, &scratch[i], &wide[i * n3], 3, 8, 16, 8, 24)",
 }
 BEGINNINGS = {"zero": "0", "given": "bias[i]"}
@@ -66,7 +71,7 @@ void kernel_{name}(const int8_t *x, const int8_t *restrict w, const int16_t *res
 def test_helpers_compile_where_registers_are_few(core: str, level: str, tmp_path: Path) -> None:
     compiler = shutil.which("arm-none-eabi-gcc")
     assert compiler is not None
-    texts = ['#include "tt_dsp_rows.h"\n' + END]
+    texts = ['#include "tt_dsp_rows.h"\n#include "tt_depthwise.h"\n' + END]
     for index, (call, start) in enumerate((call, start) for call in CALLS.values() for start in BEGINNINGS.values()):
         texts.append(KERNEL.format(name=index, call=call, start=start))
     (tmp_path / "kernels.c").write_text("".join(texts))

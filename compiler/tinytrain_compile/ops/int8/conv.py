@@ -45,9 +45,9 @@ from tinytrain_compile.ops.int8.conv_form import (
     turned_bytes,
 )
 from tinytrain_compile.ops.int8.error import BACKWARD, NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
+from tinytrain_compile.ops.int8.map_form import map_room
 from tinytrain_compile.ops.int8.rows import convolution_rows, error_rows
 from tinytrain_compile.ops.int8.tiles import LEAST_ROW_BYTES
-from tinytrain_compile.ops.int8.map_form import map_room
 from tinytrain_compile.ops.int8.window_form import PAIR, paired_room
 from tinytrain_compile.ops.linear import WEIGHT, present_parts
 from tinytrain_compile.ops.names import attrs_of, named, operand, result

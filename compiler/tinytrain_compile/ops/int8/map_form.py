@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.ops.int8.conv_form import forward_depthwise, geometry, is_spread, short_ends, spread_columns
+from tinytrain_compile.ops.int8.conv_form import forward_depthwise, geometry, is_spread, short_ends
 from tinytrain_compile.ops.int8.tiles import DEPTHWISE_BYTES, DOT_TERMS
 from tinytrain_compile.ops.names import operand, result
 
@@ -51,8 +51,11 @@ class Axis:
 
 @dataclass(frozen=True)
 class PairedMaps:
-    """How a layer is cut. turned: its columns are taken for rows. strip: rows of tiles' inputs in scratch together. own:
-    whether every interleaved map has its own place there, so that its border is cleared once."""
+    """How tt_depthwise_pairs cuts a layer.
+
+    turned: its columns are taken for rows. strip: output rows whose inputs are in scratch together. own: whether every
+    interleaved map has its own place there, so that its border is cleared once.
+    """
 
     down: Axis
     across: Axis
@@ -111,7 +114,10 @@ def map_room(node: Node) -> int:
 
 @dataclass(frozen=True)
 class SpreadMaps:
-    """How tt_depthwise_spread cuts a layer. taps: (of a run, of all); tile: outputs of a run. own: see PairedMaps."""
+    """How tt_depthwise_spread cuts a layer.
+
+    window: tt_window of tt_depthwise.h; own: see PairedMaps.
+    """
 
     down: Axis
     across: Axis
@@ -142,12 +148,15 @@ class SpreadMaps:
 
 
 def spread_maps(node: Node, room: int) -> SpreadMaps | None:
-    """Cut a layer whose dilation does not divide its map; None for others, and if `room` bytes are too few."""
-    conv, (columns, _) = geometry(node), spread_columns(node)
-    if not is_spread(node) or columns == conv.kernel[1] or conv.split is not None:
+    """Cut a layer whose dilation does not divide its map's columns, their border or those of the output.
+
+    None for others, and if `room` bytes are too few.
+    """
+    conv, (rows, across) = geometry(node), _axes(node)
+    even = all(number % across.maps == 0 for number in (across.image, across.out, across.pad))
+    if not is_spread(node) or even or conv.split is not None:
         return None
-    rows, across = _axes(node)
-    window = (*conv.kernel[::-1], 1, conv.kernel[1])
+    window = (conv.kernel[1], conv.kernel[0], 1, conv.kernel[1])
     ways = [SpreadMaps(across, rows, window, own) for own in (True, False)]
     return next((way for way in ways if way.scratch_bytes <= room), None)
 
@@ -161,8 +170,10 @@ def _axes(node: Node) -> tuple[Axis, Axis]:
 
 
 def _ways(node: Node) -> list[PairedMaps]:
-    """Return all ways to cut a layer. A map that its output may overwrite is copied as the plan has it, or more of it at
-    a time."""
+    """Return all ways to cut a layer.
+
+    A map that its output may overwrite is copied as the plan has it, or more of it at a time.
+    """
     conv, (_, high, wide, _) = geometry(node), result(node, "y").shape
     if conv.kernel != (TAPS, TAPS) or conv.strides != (1, 1) or conv.split is not None or not short_ends(node):
         return []

@@ -121,8 +121,8 @@ def _whole_maps(node: Node, context: KernelContext) -> KernelSpec | None:
     odd = operand(node, "x").shape[2] % 2 == 1  # a copy has no whole tiles
     if context.isa.dsp and (odd or not context.isa.dual_issue) and (spec := direct_maps(node)) is not None:
         return spec
-    pays = context.isa.gpr > LOW_REGISTERS or math.prod(geometry(node).kernel) > FEW_TAPS
-    return spread_depthwise(node) if pays else None
+    few = context.isa.gpr <= LOW_REGISTERS and math.prod(geometry(node).kernel) <= FEW_TAPS
+    return None if few and not _pays(node, context) else spread_depthwise(node)
 
 
 def _pays(node: Node, context: KernelContext) -> bool:

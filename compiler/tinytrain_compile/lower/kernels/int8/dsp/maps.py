@@ -51,9 +51,7 @@ def _axes_of(form: PairedMaps | SpreadMaps) -> list[Expr]:
     return [struct("tt_axis_of", axis.numbers) for axis in (form.down, form.across)]
 
 
-def _in_channels(
-    node: Node, elements: int, body: Callable[[Sequence[Expr], Sequence[Expr], Expr], Stmt]
-) -> KernelSpec:
+def _in_channels(node: Node, elements: int, body: Callable[[Sequence[Expr], Sequence[Expr], Expr], Stmt]) -> KernelSpec:
     """Return the kernel that is one call per channel of each image; body: as called_in_turns has it."""
     count, _, _, channels = operand(node, "x").shape
     return called_in_turns(node, ("int16", elements), count * channels, body)

@@ -61,7 +61,8 @@ _PLACES = 1 << 16
 class Bands:
     """tt_bands of tt_mve_windows.h: output rows of a strip and of a band, image rows and columns of one, vectors of
     taps; places: columns whose elements' places in the image are noted; phases: (rows, columns) of interleaved outputs.
-    spare: bytes of lanes behind a row of less than four pixels; maps: interleaved columns, each of `across` in a band."""
+    spare: bytes of lanes behind a row of less than four pixels; maps: of interleaved columns, each of `across` in a
+    band."""
 
     strip: int
     band: int
@@ -84,8 +85,8 @@ class Bands:
     def cost(self, width: int, read: int, strips: int, edges: int, differ: bool) -> float:
         """Estimate the instructions of a channel, for phases (or maps) of `width` pixels in a row.
 
-        read: columns of the image in a band (of a map); strips: of all maps of rows; edges: most of their bands that have rows of the border; differ: whether strips of a
-        map differ in these.
+        read: columns of the image in a band (of a map); strips: of all maps of rows; edges: most of their bands that
+        have rows of the border; differ: whether strips of a map differ in these.
         """
         bands, by_rows = strips * -(-self.strip // self.band), self.band % LANES == 0
         edges = min(edges, bands)
@@ -150,12 +151,17 @@ def cut_bands(
             for places in _noted(read, deep, pitches, 3 if maps[1] > 1 else 2) if fits else ():
                 bands = Bands(strip, band, deep, across, vectors, places, phases, spare, maps[1])
                 if bands.scratch_bytes <= tiles.scratch_bytes:
-                    ways.append((bands.cost(width, read, turns, _EDGES * maps[0], strip * phases[0] < out_hw[0]), bands))
+                    ways.append(
+                        (bands.cost(width, read, turns, _EDGES * maps[0], strip * phases[0] < out_hw[0]), bands)
+                    )
     return min(ways, key=lambda way: (way[0], way[1].scratch_bytes))[1] if ways else None
 
 
 def _noted(read: int, deep: int, pitches: tuple[int, int] | None, runs: int) -> list[int]:
-    """Return how many columns of a band may have their elements' places noted, which are 16 bits. runs: most in a row."""
+    """Return how many columns of a band may have their elements' places noted, which are 16 bits.
+
+    runs: most in a row.
+    """
     if pitches is None:
         return [0]
     parts = {-(-read // count) for count in range(1, runs + 1)}
@@ -195,7 +201,11 @@ def _cut_maps(
 
     None if bands do not suit it. The maps may differ by a row or a column. anywhere: rows of the image lie anywhere.
     """
-    conv, (_, rows, columns, _), (_, _, width, channels) = geometry(node), result(node, "y").shape, operand(node, "x").shape
+    conv, (_, rows, columns, _), (_, _, width, channels) = (
+        geometry(node),
+        result(node, "y").shape,
+        operand(node, "x").shape,
+    )
     high, wide = -(-rows // spread[0]), -(-columns // spread[1])
     reach = [
         (taps - 1) * step // maps + 1 for taps, step, maps in zip(conv.kernel, conv.dilations, spread, strict=True)

@@ -1,0 +1,94 @@
+"""Depthwise maps that are copied channel by channel, by tt_depthwise.h: of any size, and dilated."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from testing.kernels.boards import measure
+from testing.kernels.sanitised import SCALAR, run_sanitised
+from testing.ops.case import Case
+from testing.ops.case_quantised import qconv
+from tests.e2e.marks import needs_qemu
+from tinytrain_compile.lower.kernels import InstructionSet, KernelContext
+from tinytrain_compile.lower.lower import lower_node
+from tinytrain_compile.ops.conv import ConvAttrs
+from tinytrain_compile.ops.int8.map_form import paired_maps
+
+BOARDS = ("cortex-m0plus", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")
+
+
+def depthwise(
+    size: tuple[int, int],
+    kernel: tuple[int, int],
+    dilations: tuple[int, int],
+    pads: tuple[int, int, int, int],
+    images: int,
+) -> Case:
+    """A layer of three channels whose sums shift down and are clamped to int8 only."""
+    conv = ConvAttrs(kernel, (1, 1), pads, dilations=dilations, groups=3)
+    case = qconv(np.random.default_rng(3), ((images, *size, 3), 3, conv), 0)
+    attrs = replace(case.attrs, low=-128, high=127, shifts_down=True)  # type: ignore[call-arg]
+    return replace(case, attrs=attrs, arrays=(*case.arrays[:-1], np.clip(case.arrays[-1], -31, -1)))
+
+
+def paired() -> list[Case]:
+    """3x3: even and odd maps, wide and high ones, in strips, without a border or with an uneven one, dilated evenly or
+    not."""
+    sizes = ((8, 8), (7, 9), (25, 6), (6, 25), (13, 100))
+    plain = [depthwise(size, (3, 3), (1, 1), pads, 1) for size in sizes for pads in ((1, 1, 1, 1), (0, 1, 1, 0))]
+    dilated = [
+        depthwise(size, (3, 3), steps, pads, 2)
+        for size in ((16, 16), (13, 14), (17, 23))
+        for steps, pads in (
+            ((2, 2), (2, 2, 2, 2)),
+            ((2, 2), (1, 3, 3, 1)),
+            ((1, 3), (1, 3, 1, 3)),
+            ((3, 1), (0, 0, 0, 0)),
+        )
+    ]
+    return plain + dilated
+
+
+def spread() -> list[Case]:
+    """Dilations that do not divide the map, or its border."""
+    made = [depthwise((13, 11), kernel, (2, 3), (2, 3, 2, 3), 2) for kernel in ((5, 5), (2, 4), (1, 3), (7, 2))]
+    rows = [depthwise((1, 50), (1, 5), (1, 4), (0, 8, 0, 8), 1), depthwise((1, 48), (1, 5), (1, 4), (0, 5, 0, 11), 1)]
+    return made + rows
+
+
+def test_pairs_of_rows_are_those_of_the_reference(tmp_path: Path) -> None:
+    """Not if a map's border is one column off."""
+    cases = paired()
+    assert all("tt_depthwise_pairs(" in lower_node(case.node(), "k", SCALAR).source for case in cases)
+    run_sanitised(cases, tmp_path)
+    with pytest.raises(AssertionError, match=r"Sanitizer|differs"):
+        run_sanitised(cases, tmp_path, lambda text: re.sub(r"(tt_axis_of\(\d+, \d+, \d+, \d+, )1,", r"\g<1>0,", text))
+
+
+@pytest.mark.parametrize("isa", [InstructionSet(), InstructionSet(dsp=False)])
+def test_spread_windows_are_those_of_the_reference(isa: InstructionSet, tmp_path: Path) -> None:
+    """Not if rows of taps are read a tap apart."""
+    cases, context = spread(), KernelContext(isa)
+    assert all("tt_depthwise_spread(" in lower_node(case.node(), "k", context).source for case in cases)
+    run_sanitised(cases, tmp_path, context=context)
+    with pytest.raises(AssertionError, match=r"Sanitizer|differs"):
+        run_sanitised(cases, tmp_path, lambda text: re.sub(r"(tt_window_of\(\d+, \d+, 1, )\d+", r"\g<1>1", text))
+
+
+def test_a_narrow_map_lies_on_its_side() -> None:
+    """So its long axis has the rows of tiles."""
+    form = paired_maps(depthwise((25, 5), (3, 3), (1, 1), (1, 1, 1, 1), 1).node(), 1 << 20)
+    assert form is not None
+    assert form.turned
+
+
+@needs_qemu
+@pytest.mark.qemu
+@pytest.mark.parametrize("target", BOARDS)
+def test_copied_maps_on_a_board(target: str) -> None:
+    assert all(found.equal for found in measure([*paired(), *spread()], target))
