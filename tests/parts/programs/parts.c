@@ -208,22 +208,22 @@ static int watches_judge(void)
         CHECK(net_watch_add(&watch, 9.0f) == NET_HEALTHY);
     }
     CHECK(net_watch_add(&watch, 9.0f) == NET_WORSE);
-    for (int i = 0; i < 63; ++i) { /* until the latest 25 or so are well again */
-        CHECK(net_watch_add(&watch, 0.0f) == (i < 62 ? NET_WORSE : NET_HEALTHY));
+    for (int i = 0; i < 41; ++i) { /* until the latest 25 or so are well again */
+        CHECK(net_watch_add(&watch, 0.0f) == (i < 40 ? NET_WORSE : NET_HEALTHY));
     }
-    for (int i = 0; i < 11; ++i) { /* a level counts after 100 steps: the latest steps alone are well */
+    for (int i = 0; i < 33; ++i) { /* a level counts after 100 steps: the latest steps alone are well */
         CHECK(net_watch_add(&watch, 0.0f) == NET_HEALTHY);
     }
     CHECK(net_watch_add(&watch, 0.0f) == NET_WORSE);
-    for (int i = 0; i < 200; ++i) {
+    for (int i = 0; i < 600; ++i) {
         (void)net_watch_add(&watch, -1.0f); /* no loss is better than 0 */
     }
     CHECK(net_watch_add(&watch, 0.0f) == NET_HEALTHY && watch.slow.mean <= 1.0f);
-    int steps = 0; /* until a collapse is seen: 25 steps weigh 1/25 each, so that 0.25 + 0.9 of 0.75 is passed after two */
+    int steps = 0; /* until a collapse is seen: 25 steps weigh 1/25 each, so that 0.25 + 0.75 of 0.75 is passed after six */
     while (net_watch_add(&watch, not_a_number()) == NET_HEALTHY) {
         ++steps;
     }
-    CHECK(steps == 1);
+    CHECK(steps == 5);
     return 0;
 }
 

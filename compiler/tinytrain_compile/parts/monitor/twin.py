@@ -26,7 +26,7 @@ class Running:
 
 SLOW_STEPS, LEVEL_STEPS, FAST_STEPS = 200, 100, 25
 """Window of a level, steps after which it counts, and the window that notices a collapse."""
-SLOW_SHARE, FAST_SHARE = 0.85, 0.9
+SLOW_SHARE, FAST_SHARE = 0.85, 0.75
 """Trust above that of guessing, as a share of the untrained model's, below which a model is worse
 (`python -m benchmarks divergence`)."""
 _ALL = 4_000_000
