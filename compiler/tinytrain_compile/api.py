@@ -20,7 +20,7 @@ from tinytrain_compile.files.output_folder import write_output
 from tinytrain_compile.ir.learning import MOST_WARM_UP, SCHEDULES, Finding, RateSchedule
 from tinytrain_compile.ir.runtime_parts import MAX_SAMPLES
 from tinytrain_compile.learn.finetune import finetune as search
-from tinytrain_compile.options.effort import FinetuneEffort
+from tinytrain_compile.options.effort import ORDERS, FinetuneEffort, StreamOption
 from tinytrain_compile.reference.instance import SAID, ReferenceInstance
 from tinytrain_compile.torch_export import c_name, exported
 from tinytrain_compile.twin import Instance, Twin
@@ -120,6 +120,7 @@ def finetune(
     per_layer: bool = False,
     warm_ups: Sequence[float] = (0.0,),
     averages: Sequence[int] = (0,),
+    order: StreamOption = "off",
     out: Path | str = "finetune.toml",
     **options: Any,
 ) -> Finding:
@@ -136,8 +137,10 @@ def finetune(
         raise CompileError("E0101", "warm_ups", f"not shares up to {MOST_WARM_UP}", "give some, or leave it out")
     if not averages or not all(0 <= count <= MAX_SAMPLES for count in averages):
         raise CompileError("E0101", "averages", f"not numbers up to {MAX_SAMPLES}", "give some, or leave it out")
+    if order not in ORDERS:
+        raise CompileError("E0101", "order", f"{order!r} is none of {', '.join(ORDERS)}", "give one of them")
     norms = tuple(batches), tuple(clips), per_layer
-    effort = FinetuneEffort(epochs, seeds, *norms, tuple(warm_ups), tuple(averages), replay, schedule, jobs)
+    effort = FinetuneEffort(epochs, seeds, *norms, tuple(warm_ups), tuple(averages), replay, schedule, order, jobs)
     with as_files(model, {"data": data, **options}) as (path, given):
         return search(options_from(path, given), effort, checked_path("out", out), lambda _what, _share: None)
 

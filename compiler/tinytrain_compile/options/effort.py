@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, get_args
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.learning import MOST_WARM_UP, RateSchedule
 from tinytrain_compile.ir.runtime_parts import MAX_SAMPLES
 from tinytrain_compile.options.option import declared, parse_norm
 
+StreamOption = Literal["off", "sorted", "as-recorded"]
+ORDERS: tuple[StreamOption, ...] = get_args(StreamOption)
 MOST = 1_000_000
 """Largest count that these options accept: more is a typing error, since nobody would wait for it."""
 
@@ -100,7 +102,7 @@ class FinetuneEffort:
         "cosine",
         "Learning rate of a run: falls to 0 along a cosine, or constant, for a device that never stops learning.",
     )
-    order: Literal["off", "sorted", "as-recorded"] = _common(
+    order: StreamOption = _common(
         "off",
         "Also measure one pass in an order that a device may meet, by class or as in the file: against a shuffled one, "
         "and with 60 samples kept for replay.",
