@@ -23,6 +23,8 @@ CALLS = {
     "widen two": "tt_widen_two(&scratch[i * 8], &w[i * n3], n1 * 4, n0, n1)",
     "gather two": "tt_gather_two(&scratch[i * 8], &w[i * n3], n1 * 4, n0, n1)",
     "tiles": "tt_product_tiles(&y[i], &bias[i], &scratch[0], &wide[i * n3], n1, 7, 16, 3)",
+    "long tiles": "tt_product_tiles(&y[i], &bias[i], &scratch[0], &wide[i * n3], n1, 12, 16, -3)",
+    "row of tiles": "tt_product_row(&y[i], &bias[i], &scratch[0], &wide[i * n3], n1, 12, 16, -128)",
     "depthwise": "tt_depthwise_tiles(&y[i], &scratch[0], &wide[i], n0, n1, n2, n1, 18, 16, 1024, -128)",
     "row": "tt_depthwise_rows3(&y[i], x, w, bias, multiplier, shift, numbers, n1, 64, 16, 1, -128, 3)",
     "row, stride 2": "tt_depthwise_rows3(&y[i], x, w, bias, multiplier, shift, numbers, n1, 32, 16, 2, 5, -128)",
