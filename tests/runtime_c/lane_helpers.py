@@ -238,4 +238,10 @@ LANE_HELPERS = (
         (WORD, SMALL, FACTOR, EXPONENT),
         _moved_bias,
     ),
+    _each(
+        "moved_bias_by_little",
+        "tt_moved_bias_x4(LANES, tt_all(a1), tt_all(a2), tt_lanes(a3, a3, a3, a3))",
+        (WORD, between(-(1 << 14), 1 << 14), FACTOR, EXPONENT),
+        _moved_bias,
+    ),
 )

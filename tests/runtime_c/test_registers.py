@@ -31,6 +31,8 @@ CALLS = {
     "row, stride 2": "tt_depthwise_rows3(&y[i], x, w, bias, multiplier, shift, numbers, n1, 32, 64, 1, 16, 2, 5, -128)",
     "row, cut": "tt_depthwise_rows3(&y[i], x, w, bias, multiplier, shift, numbers, n1, 32, 63, 1, 16, 2, 5, 3)",
     "row, later": "tt_depthwise_rows3(&y[i], x, w, bias, multiplier, shift, numbers, n1, 32, 64, 0, 16, 2, 5, -3)",
+    "long tiles": "tt_product_tiles(&y[i], &bias[i], &scratch[0], &wide[i * n3], n1, 12, 16, -3)",
+    "row of tiles": "tt_product_row(&y[i], &bias[i], &scratch[0], &wide[i * n3], n1, 12, 16, -128)",
     "windows": "tt_dot_windows(&acc_0, &acc_1, &acc_2, &acc_3, &scratch[i], &wide[i * n3], 3, 8, 16, 8, 24)",
 }
 BEGINNINGS = {"zero": "0", "given": "bias[i]"}
