@@ -51,6 +51,8 @@ the border. Of laying these row by row, if strips differ in them."""
 _LINE, _FOUR_ROWS, _FOUR, _BACK, _SUM = 20, 33, 14, 10, 9.2
 """Instructions of a row of output; of four together; of four pixels and their ends; of those if the last four of a row
 begin earlier; of a vector of taps for four sums. All were fitted to 200 ways to compute 15 layers."""
+_PHASE = 25
+"""Instructions of one of several phases of a strip, whose taps are laid anew."""
 _EDGES = 2
 """Bands of a map that have rows of its border."""
 _PLACES = 1 << 16
@@ -101,6 +103,7 @@ class Bands:
         fours = width if by_rows else -(-width // LANES)
         back = 0 if by_rows or (width % LANES == 0 and self.maps == 1) else _BACK * min(self.maps, 2)
         line = _FOUR_ROWS if by_rows else _LINE * min(self.maps, 2)
+        laid += _PHASE * strips * math.prod(self.phases) if self.phases != (1, 1) else 0
         return laid + lines * (line + fours * (_FOUR + back + _SUM * self.vectors))
 
 
