@@ -223,4 +223,26 @@ static inline TT_ALWAYS void tt_product_row(int8_t *out, const int32_t *ends, co
     }
 }
 
+/* to[i * step] = from[i * pitch] + offset of `count` int8, a multiple of 4. */
+TT_SHARED void tt_widen_column(
+    int16_t *to, const int8_t *from, int32_t offset, int32_t pitch, int32_t step, int32_t count)
+{
+    const int32_t pitch_3 = 3 * pitch, step_3 = 3 * step;
+    for (const int16_t *const end = to + step * count; to != end; to += 4 * step, from += 4 * pitch) {
+        const int32_t x0 = from[0], x1 = from[pitch], x2 = from[2 * pitch], x3 = from[pitch_3];
+        to[0] = (int16_t)(x0 + offset);
+        to[step] = (int16_t)(x1 + offset);
+        to[2 * step] = (int16_t)(x2 + offset);
+        to[step_3] = (int16_t)(x3 + offset);
+    }
+}
+
+/* to[i * step] = 0, `count` times. */
+TT_SHARED void tt_clear_column(int16_t *to, int32_t step, int32_t count)
+{
+    for (; count > 0; count--, to += step) {
+        *to = 0;
+    }
+}
+
 #endif

@@ -8,8 +8,8 @@ from typing import Any
 from tvm import ir, sym, tirx
 from tvm.tirx import Buffer, Stmt
 
-from tinytrain_compile.lower.printing.c_text import BINARY, Expr, Limit, Line, Statement, Test, dtype_of
-from tinytrain_compile.lower.tir_walk import addressed, helper_name, is_helper, variables
+from tinytrain_compile.lower.printing.c_text import BINARY, Expr, If, Limit, Line, Statement, Test, dtype_of
+from tinytrain_compile.lower.tir_walk import addressed, helper_name, is_call, is_helper, variables
 from tinytrain_compile.ops.int8.tiles import MOST_BLOCKS
 
 # ---- tests of conditions ---------------------------------------------------------------------------------------------
@@ -160,12 +160,18 @@ def _begin(buffer: Buffer, index: ir.Expr, loop: tirx.For, element: Element) -> 
 # A loop over tiles in which one helper call computes the sums and another one their ends becomes one call. That call
 # keeps in registers what would be loaded again for every tile (tt_dsp_tiles.h).
 
+_WIDENED = 4
+"""Elements that tt_widen_column moves at a time."""
 _SUMS, _TERMS, _TILE, _WORDS = 4, 8, 2, 6
 """Sums of a tile; elements of a block; columns of a tile, and words that their ends read."""
 
 
-def in_one_call(loop: tirx.For, element: Element, may_overlap: MayOverlap) -> Statement | None:
+def in_one_call(
+    loop: tirx.For, element: Element, expr: Callable[[ir.Expr], Expr], may_overlap: MayOverlap
+) -> Statement | None:
     """Return the helper call equivalent to a loop, if there is one."""
+    if (moved := widened_column(loop, element)) is not None:
+        return If(tests_of(moved[0], expr), [Line(moved[1])], [Line(moved[2])])
     call = row_of_tiles(loop, element) or kept_ends(loop, element) or moved_bytes(loop, element, may_overlap)
     return Line(call) if call else None
 
@@ -219,6 +225,31 @@ def kept_ends(loop: tirx.For, element: Element) -> str | None:
             return None
         texts.append(f"&{element(buffer, parts[1])}")
     return f"tt_keep_ends({', '.join(texts)}, {loop.extent});"
+
+
+def widened_column(loop: tirx.For, element: Element) -> tuple[ir.Expr, str, str] | None:
+    """Return (condition, call if it holds, call if not) of a loop that widens int8, or stores zeros.
+
+    None for other loops.
+    """
+    store, var = loop.body, loop.loop_var
+    if not isinstance(store, tirx.BufferStore) or not is_call(store.value, "if_then_else") or not _is(loop.min, 0):
+        return None
+    condition, value, other = store.value.args
+    if not _is(other, 0) or not isinstance(value, tirx.Sub) or not isinstance(value.a, tirx.Cast):
+        return None
+    load, zero = value.a.value, value.b
+    if not isinstance(load, ir.TensorLoad) or str(load.source.dtype) != "int8" or not isinstance(zero, tirx.IntImm):
+        return None
+    to, source = (sym.detect_linear_equation(index, [var]) for index in (store.indices[0], load.indices[0]))
+    steps = [int(parts[0]) if parts and isinstance(parts[0], tirx.IntImm) else 0 for parts in (to, source)]
+    if steps[0] < 2 or steps[1] < 1 or var in variables(condition) or not isinstance(loop.extent, tirx.IntImm):
+        return None
+    if int(loop.extent) % _WIDENED:
+        return None
+    place, rest = f"&{element(store.buffer, to[1])}", f"{steps[0]}, {loop.extent}"
+    widened = f"tt_widen_column({place}, &{element(load.source, source[1])}, {-int(zero)}, {steps[1]}, {rest});"
+    return condition, widened, f"tt_clear_column({place}, {rest});"
 
 
 def row_of_tiles(loop: tirx.For, element: Element) -> str | None:

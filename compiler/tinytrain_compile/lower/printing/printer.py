@@ -238,7 +238,7 @@ class Printer:
     def _in_one_call(self, node: tirx.For) -> Statement | None:
         """Return a loop that only moves data as one call; free the names that a failed attempt gave to its loops."""
         used = set(self._used)
-        call = in_one_call(node, self._element, self._may_overlap) if self._unroll_moves else None
+        call = in_one_call(node, self._element, self._expr, self._may_overlap) if self._unroll_moves else None
         if call is not None:
             self._used = used
         return call

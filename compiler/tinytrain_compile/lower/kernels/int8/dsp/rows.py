@@ -125,7 +125,7 @@ def _schedule(sch: s_tir.Schedule, form: LineTiles, tables: Sequence[te.Tensor],
 
 
 TURN, LEAST = 4, 5
-"""Outputs in a turn of the helper's loop. In steps of two: the fewest in a row that are worth its beginning, if no
+"""Outputs in a turn of the helper's loop. In whole maps: the fewest in a row that are worth its beginning, if no
 column is missing behind it."""
 FARTHEST = 255
 """Most bytes to the next pixel of a channel: the largest pointer increment of a load."""
@@ -152,7 +152,8 @@ def direct_maps(node: Node) -> KernelSpec | None:
     a dual-issue core, it takes 6 % more cycles.
     """
     attrs, (images, height, _, _) = attrs_of(node, QConvAttrs), operand(node, "x").shape
-    if attrs.conv.strides[0] == 1 or attrs.conv.dilations != (1, 1) or not _fits(node):
+    across, width = result(node, "y").shape[2], operand(node, "x").shape[2]
+    if attrs.conv.strides[0] == 1 or across < LEAST + width % 2 or not _fits(node):
         return None
     shape = output_shape(node)
     numbers = [*map(i32, (images, height, attrs.conv.pads[0], shape[1])), *_numbers(node)]
@@ -167,11 +168,17 @@ def direct_maps(node: Node) -> KernelSpec | None:
 def _fits(node: Node) -> bool:
     attrs, (_, height, width, channels) = attrs_of(node, QConvAttrs), operand(node, "x").shape
     conv, (_, down, across, _) = attrs.conv, result(node, "y").shape
-    if conv.kernel != (3, 3) or conv.split is not None or channels > FARTHEST or not short_ends(node):
+    if (
+        conv.kernel != (3, 3)
+        or conv.dilations != (1, 1)
+        or conv.split is not None
+        or channels > FARTHEST
+        or not short_ends(node)
+    ):
         return False
     if conv.strides == (1, 1):
         return conv.pads[1] == 1 and width == across and not across % TURN
-    if conv.strides != (2, 2) or max(conv.pads[:2]) > 1 or across < LEAST + width % 2:
+    if conv.strides != (2, 2) or max(conv.pads[:2]) > 1 or across < 2:
         return False
     if conv.pads[1] == 0 and 2 * across < width:  # no border: the compiler finds no registers for the loop
         return False

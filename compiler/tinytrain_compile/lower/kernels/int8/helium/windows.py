@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tvm import te, tirx
 from tvm.ir import Expr
@@ -51,6 +51,8 @@ the border. Of laying these row by row, if strips differ in them."""
 _LINE, _FOUR_ROWS, _FOUR, _BACK, _SUM = 20, 33, 14, 10, 9.2
 """Instructions of a row of output; of four together; of four pixels and their ends; of those if the last four of a row
 begin earlier; of a vector of taps for four sums. All were fitted to 200 ways to compute 15 layers."""
+_PHASE = 25
+"""Instructions of one of several phases of a strip, whose taps are laid anew."""
 _EDGES = 2
 """Bands of a map that have rows of its border."""
 _PLACES = 1 << 16
@@ -101,6 +103,7 @@ class Bands:
         fours = width if by_rows else -(-width // LANES)
         back = 0 if by_rows or (width % LANES == 0 and self.maps == 1) else _BACK * min(self.maps, 2)
         line = _FOUR_ROWS if by_rows else _LINE * min(self.maps, 2)
+        laid += _PHASE * strips * math.prod(self.phases) if self.phases != (1, 1) else 0
         return laid + lines * (line + fours * (_FOUR + back + _SUM * self.vectors))
 
 
@@ -115,7 +118,8 @@ class Window:
 
 
 def cut_bands(
-    tiles: DepthwiseTiles,
+    room: int,
+    phases: tuple[int, int],
     out_hw: tuple[int, int],
     window: Window,
     strips: Sequence[int],
@@ -124,13 +128,12 @@ def cut_bands(
     pitches: tuple[int, int] | None = None,
     maps: tuple[int, int] = (1, 1),
 ) -> Bands | None:
-    """Return the cheapest bands whose scratch is at most the plan's, None if there are none.
+    """Return the cheapest bands whose scratch is at most `room` bytes, None if there are none.
 
     strips: permitted ones; narrow: whether rows may have less than four pixels; pitches: elements of the image from row
     to row and from pixel to pixel, unless its rows are anywhere. maps: interleaved rows and columns; out_hw is of the
     largest. If phases differ in their extents, lanes are pixels of a row.
     """
-    phases = tiles.phases
     width, ragged = -(-out_hw[1] // phases[1]), out_hw[0] % phases[0] + out_hw[1] % phases[1] > 0
     across = (width - 1) * window.strides[1] + window.taps[1] + window.lead[1]
     read = min(across, -(-image_width // maps[1]))
@@ -150,7 +153,7 @@ def cut_bands(
             fits = max(deep, reach) <= LARGEST_OFFSET and (by_rows or narrow or not few)
             for places in _noted(read, deep, pitches, 3 if maps[1] > 1 else 2) if fits else ():
                 bands = Bands(strip, band, deep, across, vectors, places, phases, spare, maps[1])
-                if bands.scratch_bytes <= tiles.scratch_bytes:
+                if bands.scratch_bytes <= room:
                     ways.append(
                         (bands.cost(width, read, turns, _EDGES * maps[0], strip * phases[0] < out_hw[0]), bands)
                     )
@@ -214,7 +217,9 @@ def _cut_maps(
     strips = range(1, rows // spread[0] + 1) if is_spread(node) else [tiles.strip]
     pitches = None if anywhere else (spread[0] * width * channels, spread[1] * channels)
     uneven = columns % spread[1] > 0 and columns // spread[1] < LANES
-    bands = cut_bands(tiles, (high, wide), window, strips, width, not uneven, pitches, spread)
+    bands = cut_bands(
+        tiles.scratch_bytes, tiles.phases, (high, wide), window, strips, width, not uneven, pitches, spread
+    )
     return (spread, (high, wide), window, bands) if bands else None
 
 
@@ -231,7 +236,7 @@ def band_gradient(node: Node, block: RowBlock | None) -> KernelSpec | None:
         return None
     strips = [s for s in range(1, high + 1) if high % s == 0] if block is None else [1]
     pitches = (width * channels, channels) if block is None else None
-    bands = cut_bands(replace(tiles, phases=phases), (rows, columns), window, strips, width, pitches=pitches)
+    bands = cut_bands(tiles.scratch_bytes, phases, (rows, columns), window, strips, width, pitches=pitches)
     if bands is None:
         return None
     names = ("multiplier", "shift", "w", *attrs.mask.operands)
