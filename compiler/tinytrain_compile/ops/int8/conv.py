@@ -198,9 +198,10 @@ def _conv_macs(node: Node) -> int:
 def _qconv_says(node: Node) -> str:
     attrs, x = attrs_of(node, QConvAttrs), operand(node, "x").shape
     geometry = conv_says(attrs.conv, x, result(node, "y").shape[3])
+    zero: object = attrs.x_zero
     centred = "(x - x_zero)"  # of a kernel that reads it from a table
-    if isinstance(attrs.x_zero, int):
-        centred = f"(x {-attrs.x_zero:+d})".replace("+", "+ ").replace("-", "- ") if attrs.x_zero else "x"
+    if isinstance(zero, int):
+        centred = f"(x {-zero:+d})".replace("+", "+ ").replace("-", "- ") if zero else "x"
     total = f"y = requantised sum of {centred} * w + bias, clamped to {attrs.low}..{attrs.high}."
     return f"{geometry}. {total}{padding(*attrs.conv.pads[:2], x, 'x')}"
 
