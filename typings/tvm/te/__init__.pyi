@@ -1,7 +1,7 @@
 from collections.abc import Callable, Sequence
 from typing import overload
 
-from tvm.ir import Expr
+from tvm.ir import Expr, Var
 from tvm.tirx import Buffer, IterVar, PrimFunc, Stmt
 from tvm.tirx import if_then_else as if_then_else
 
@@ -41,4 +41,4 @@ def comm_reducer(
     fidentity: Callable[..., tuple[Expr, ...]],
     name: str,
 ) -> Callable[[tuple[Expr, ...], Sequence[IterVar]], tuple[Expr, ...]]: ...
-def create_prim_func(ops: Sequence[Tensor]) -> PrimFunc: ...
+def create_prim_func(ops: Sequence[Tensor | Var]) -> PrimFunc: ...

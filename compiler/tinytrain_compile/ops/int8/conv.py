@@ -196,12 +196,17 @@ def _conv_macs(node: Node) -> int:
     return result(node, "y").elements * taps * operand(node, "x").shape[3] // conv.groups
 
 
+def centred_says(name: str, zero: object) -> str:
+    """Return an operand minus its zero point as text; that of a kernel that reads it from a table is no number."""
+    if not isinstance(zero, int):
+        return f"({name} - {name}_zero)"
+    return f"({name} {-zero:+d})".replace("+", "+ ").replace("-", "- ") if zero else name
+
+
 def _qconv_says(node: Node) -> str:
     attrs, x = attrs_of(node, QConvAttrs), operand(node, "x").shape
     geometry = conv_says(attrs.conv, x, result(node, "y").shape[3])
-    centred = "(x - x_zero)"  # of a kernel that reads it from a table
-    if isinstance(attrs.x_zero, int):
-        centred = f"(x {-attrs.x_zero:+d})".replace("+", "+ ").replace("-", "- ") if attrs.x_zero else "x"
+    centred = centred_says("x", attrs.x_zero)
     total = f"y = requantised sum of {centred} * w + bias, clamped to {attrs.low}..{attrs.high}."
     return f"{geometry}. {total}{padding(*attrs.conv.pads[:2], x, 'x')}"
 

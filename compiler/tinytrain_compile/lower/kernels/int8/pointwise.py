@@ -116,11 +116,11 @@ def add_form(attrs: QAddAttrs, dsp: bool) -> AddForm:
     sides = ((attrs.a_zero, attrs.a_factor), (attrs.b_zero, attrs.b_factor))
     lifts = [upper_half(zero, factor) for zero, factor in sides] if dsp and below_one and not attrs.above else []
     upper = bool(lifts) and None not in lifts
-    numbers = list[int]()
-    for place, (zero, (multiplier, shift)) in enumerate(sides):
-        lift = (lifts[place] or 0) if upper else ADD_BITS
-        numbers += [1 << lift, -zero << lift, multiplier, 0 if upper else shift]
-    return AddForm(upper, below_one, attrs.above, *numbers, attrs.y_zero, attrs.low, attrs.high)
+    scales = [1 << ((lifts[place] or 0) if upper else ADD_BITS) for place in range(2)]
+    offsets = [-zero * scale for (zero, _), scale in zip(sides, scales, strict=True)]
+    a, b = ((factor[0], 0 if upper else factor[1]) for _, factor in sides)
+    own, other = (scales[0], offsets[0], *a), (scales[1], offsets[1], *b)
+    return AddForm(upper, below_one, attrs.above, *own, *other, attrs.y_zero, attrs.low, attrs.high)
 
 
 @numbers("QAdd")
