@@ -72,7 +72,7 @@ def test_a_shared_kernel_computes_what_each_layers_own_does(op: str, core: Instr
     if not cases:
         return
     nodes = named(cases)
-    known = lower_nodes(nodes, LowerOptions("k", KernelContext(core), False))
+    known = lower_nodes(nodes, LowerOptions("k", KernelContext(core)))
     assert len(known.kernels) < len(nodes) and len(known.numbers) > len(nodes) // 2
     library, kernels = built(known, tmp_path), {kernel.name: kernel for kernel in known.kernels}
     for case, node in zip(cases, nodes, strict=True):
