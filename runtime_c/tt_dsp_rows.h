@@ -156,6 +156,7 @@ static inline TT_ALWAYS void tt_depthwise_line3(int8_t *out, const int8_t *x, tt
             sum_0 = sum_1 = start + tt_column3(x, rows, line, 0);
             __asm__("add %0, %0, %3\n\tadd %1, %1, %3\n\tadd %2, %2, %3" : "+r"(p0), "+r"(p1), "+r"(p2) : "i"(channels));
         }
+        __asm__ volatile("" ::: "memory"); /* what the loop reads from memory is there before it takes its registers */
         if ((width - (cut ? 1 : 0)) % 2 == 0) {
             TT_LINES_2(TT_OUTPUTS_2, TT_LIST(TT_SUMS_2));
         } else {

@@ -20,7 +20,7 @@ _MODEL = "is about names, layers or weights of a certain model"
 NOT_DRAWN = {
     **dict.fromkeys(("--out", "-o", "--force", "--version", "--explain", "--color", "--verbose", "-v"), _WHERE),
     **dict.fromkeys(("--list-targets", "--list-ops", "--dump-after", "--dry-run", "--report", "--name"), _WHERE),
-    **dict.fromkeys(("--lock", "--config", "--kernels", "--gains"), _FILES),
+    **dict.fromkeys(("--lock", "--config", "--kernels", "--gains", "--guard", "--guard-drop"), _FILES),
     **dict.fromkeys(("--count", "--cycles", "--pareto"), _LONG),
     **dict.fromkeys(("--classes", "--input-shape", "--trainable", "--frozen", "--untie", "--label"), _MODEL),
     **dict.fromkeys(("--model-output", "--weights", "--max-window", "--listen"), _MODEL),

@@ -54,7 +54,7 @@ FAULTS: dict[str, tuple[int, str, Change]] = {
     "a mask bit shifted, read": (
         1,
         "bias",
-        in_stream("ErrorScale", r"\(pixel \* 6 \+ channel\) & 7", "((pixel * 6 + channel) ^ 1) & 7"),
+        in_stream("ErrorScale", r"\(channel \+ pixel \* 6\) & 7", "((channel + pixel * 6) ^ 1) & 7"),
     ),
     "a mask bit shifted, written": (
         1,

@@ -110,7 +110,7 @@ def test_second_runs_row_by_row_of_a_large_graph_are_few(
         monkeypatch.setattr(stream_again, name, counted(name))
     monkeypatch.setattr(stream_again, "fully_planned", lambda *_: SimpleNamespace(plan=SimpleNamespace(arena_bytes=1)))
     monkeypatch.setattr(stream_again, "TRIED_NODES", nodes * len(waists.graph.nodes))
-    stream_again._least(waists, quick)
+    stream_again.least_plan(waists, quick)
     stream_again.single_stages(waists, quick)
     assert tried["_kept"] == plans if plans is not None else tried["_kept"] > 5
     assert tried["again_alone"] <= 2 * plans if plans is not None else tried["again_alone"] > 10

@@ -50,7 +50,7 @@ FEWEST_KEPT = 20
 """Old samples that are tried first: in learning tasks these brought back 57 of the 65 points that 100 brought back."""
 KEPT = 60
 """Own samples that a device keeps against the order of its stream: on a synthetic task they won back 45 of the 52
-points that a pass sorted by class had lost (notes/learning-3.md)."""
+points that a pass sorted by class had lost."""
 FORGOTTEN, REPLAY_GAIN, FORGOTTEN_LOSS = 0.02, 0.01, 1.1
 """Of the accuracy on old samples: what may be lost before replay is asked for, and what more of it has to bring back;
 where labels are values, how many times larger the loss on them may become."""

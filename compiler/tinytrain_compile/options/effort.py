@@ -104,8 +104,8 @@ class FinetuneEffort:
     )
     order: StreamOption = _common(
         "off",
-        "Also measure one pass in an order that a device may meet, by class or as in the file: against a shuffled one, "
-        "and with 60 samples kept for replay.",
+        "Also measure one pass in an order that a device may meet, by class or as in the file. It is compared with a "
+        "shuffled one, and with 60 samples kept for replay.",
     )
     jobs: int = -1
 

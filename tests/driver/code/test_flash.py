@@ -20,6 +20,7 @@ from tests.quantize import nets
 from tinytrain_compile.driver.candidate import Candidate
 from tinytrain_compile.driver.candidates.external_kernels import Externals
 from tinytrain_compile.driver.candidates.planner import Planner
+from tinytrain_compile.driver.code import generate
 from tinytrain_compile.driver.code.mix import Mix, Variant, choose_copies, choose_mix, estimate, extra_instructions
 from tinytrain_compile.driver.search.choose import search_update
 from tinytrain_compile.frontend import FrontendOptions, load_model
@@ -152,8 +153,11 @@ def test_a_budget_is_kept_by_what_it_chooses(cnn: tuple[str, ...], tmp_path: Pat
 
 @needs_qemu
 @pytest.mark.qemu
-def test_auto_weighs_both_kinds_of_code(cnn: tuple[str, ...], tmp_path: Path) -> None:
-    """Small code if code is most of the flash and a third is saved; never where it would lose the vectors."""
+def test_auto_weighs_both_kinds_of_code(cnn: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small code if code is most of the flash and enough is saved (32 % here); never where it would lose the vectors."""
+    compiled(cnn, tmp_path / "third", "--code", "auto").check_success()
+    assert flash(tmp_path / "third")["code"] == "speed", "a third is not saved"
+    monkeypatch.setattr(generate, "LEAST_SAVING", 4)
     outcome = compiled(cnn, tmp_path / "speed").check_success()
     fast = flash(tmp_path / "speed")
     share = round(100 * fast["code_bytes"] / (fast["code_bytes"] + fast["const_bytes"]))

@@ -236,7 +236,7 @@ def streamed_again(graph: Graph, options: PlanOptions, smallest: bool = True) ->
     """
     waists = Waists(graph, options.keep[0])
     quick = replace(options, effort="quick", capacity_bytes=None)
-    best, singles = _least(waists, quick), single_stages(waists, quick)
+    best, singles = least_plan(waists, quick), single_stages(waists, quick)
     if best is None:
         return None
     least = _smallest(graph, [best, *singles], options, quick) if smallest else None
@@ -334,7 +334,7 @@ def again_alone(waists: Waists, narrow: Sequence[Value], chosen: Sequence[Interv
     return Kept(tuple(kept), again, (), load)
 
 
-def _least(waists: Waists, quick: PlanOptions) -> Kept | None:
+def least_plan(waists: Waists, quick: PlanOptions) -> Kept | None:
     """Return the waists with the smallest load found; None if there are none."""
     narrow = waists.narrow()
     if not narrow:
