@@ -154,7 +154,7 @@ def test_a_budget_is_kept_by_what_it_chooses(cnn: tuple[str, ...], tmp_path: Pat
 @needs_qemu
 @pytest.mark.qemu
 def test_auto_weighs_both_kinds_of_code(cnn: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small code if code is most of the flash and enough is saved (32 % here); never where it would lose the vectors."""
+    """Small code if code is most of the flash and enough is saved (32 % here); never where vectors would be lost."""
     compiled(cnn, tmp_path / "third", "--code", "auto").check_success()
     assert flash(tmp_path / "third")["code"] == "speed", "a third is not saved"
     monkeypatch.setattr(generate, "LEAST_SAVING", 4)
