@@ -221,7 +221,7 @@ MUTATIONS = (
     ("sum_columns_16", "*sum_2 += from[2];", "*sum_2 += from[1];"),
     ("dot_windows_2_14_3", "a_row + next + k, b_row + k)", "a_row + k, b_row + k)"),
     ("gather4", "from[2 * pitch] + offset);", "from[2 * pitch]);"),
-    ("widen_two_2", "next + i, offset);", "from + i, offset);"),
+    ("widen_two_2", "to, from, from + pitch, offset, blocks)", "to, from, from, offset, blocks)"),
     ("gather_two_5", "4 * i * pitch + 1, pitch, offset);", "4 * i * pitch, pitch, offset);"),
     ("rescaled_error", "keep ? tt_quick_error(tt_rescaled", "true ? tt_quick_error(tt_rescaled"),
     ("lifted", "exponent <= 14 ?", "exponent <= 15 ?"),
