@@ -80,9 +80,9 @@ static inline TT_ALWAYS tt_line3 tt_line3_of(
     TT_NEXT_COLUMN TT_LAST_TAPS(done) TT_MIDDLE_TAPS(half) TT_FIRST_TAPS(fresh)                                        \
         "ldr %[x], %[u]\n\t" TT_MIDDLE_THIRD(half, "x") TT_FIRST_THIRD(fresh, "x") TT_LINE_END(done, correct, carry)
 #define TT_OUTPUT_2(done, fresh, correct, carry)                                                                       \
-    "ldrsb %[x], [%[p0]], %[step]\n\tldrsb %[y], [%[p1]], %[step]\n\tldr %[" fresh "], %[start]\n\t"                   \
+    "ldrsb %[x], [%[p0]], %[step]\n\tldrsb %[y], [%[p1]], %[step]\n\tldr %[" fresh "], %[t1]\n\t"                      \
     "pkhbt %[x], %[x], %[y], lsl #16\n\tldrsb %[y], [%[p2]], %[step]\n\t"                                              \
-    TT_MIDDLE_TAPS(done) "ldr %[x], %[u]\n\t" TT_MIDDLE_THIRD(done, "x")                                               \
+    "smlad %[" done "], %[x], %[" fresh "], %[" done "]\n\tldr %[" fresh "], %[start]\n\tldr %[x], %[u]\n\t" TT_MIDDLE_THIRD(done, "x")                                               \
     TT_NEXT_COLUMN "smlad %[" done "], %[x], %[t2], %[" done "]\n\tsmlad %[" fresh "], %[x], %[t0], %[" fresh "]\n\t"  \
     "ldr %[x], %[u]\n\tsmlabt %[" done "], %[y], %[v], %[" done "]\n\t" TT_FIRST_THIRD(fresh, "x")                     \
     TT_LINE_END(done, correct, carry)
@@ -100,17 +100,17 @@ static inline TT_ALWAYS tt_line3 tt_line3_of(
 #define TT_LINES_2(outputs, sums)                                                                                            \
     do {                                                                                                               \
         if (zero == -128) {                                                                                            \
-            TT_LINE(outputs(TT_UNCHANGED, "sbc"), 127, sums);                                                          \
+            TT_LINE(outputs(TT_UNCHANGED, "sbc"), 127, "m", sums);                                                          \
         } else if (zero < 0) {                                                                                         \
-            TT_LINE(outputs(TT_AND_TOWARDS_ZERO, "sbc"), -1 - zero, sums);                                             \
+            TT_LINE(outputs(TT_AND_TOWARDS_ZERO, "sbc"), -1 - zero, "m", sums);                                             \
         } else {                                                                                                       \
-            TT_LINE(outputs(TT_AND_TOWARDS_ZERO, "adc"), zero, sums);                                                  \
+            TT_LINE(outputs(TT_AND_TOWARDS_ZERO, "adc"), zero, "m", sums);                                                  \
         }                                                                                                              \
     } while (0)
-#define TT_LINE(outputs, number, ...)                                                                         \
+#define TT_LINE(outputs, number, middle, ...)                                                                         \
     __asm__ volatile(outputs "ldr %[x], %[end]\n\tcmp %[out], %[x]\n\tbne 1b"                                          \
         : __VA_ARGS__, [x] "=&r"(a), [y] "=&r"(b), [p0] "+&r"(p0), [p1] "+&r"(p1), [p2] "+&r"(p2), [out] "+&r"(out)     \
-        : [t0] "r"(line.t[0]), [t1] "r"(line.t[1]), [t2] "r"(line.t[2]), [u] "m"(u), [v] "r"(line.v),              \
+        : [t0] "r"(line.t[0]), [t1] middle(t1), [t2] "r"(line.t[2]), [u] "m"(u), [v] "r"(line.v),              \
         [start] "m"(start), [ends] "m"(ends), [end] "m"(end), [step] "i"(channels), [offset] "i"(number)     \
         : "memory", "cc")
 #endif
@@ -133,7 +133,7 @@ static inline TT_ALWAYS void tt_depthwise_line3(int8_t *out, const int8_t *x, tt
     const bool cut = stride == 2 && 2 * width - left >= wide; /* of the last output, the last column is missing */
     const int8_t *p0 = x + rows.at[0], *p1 = x + rows.at[1], *p2 = x + rows.at[2];
     int8_t *const end = out + (stride == 1 || cut ? width - 1 : width) * channels; /* in memory, like the ends' numbers */
-    const uint32_t u = line.u;
+    const uint32_t u = line.u, t1 = line.t[1];
     const int32_t start = line.start;
     const int64_t ends = (int64_t)line.ends[1] << 32 | (uint32_t)line.ends[0];
     int32_t sum_0 = start + line.edges[0], sum_1 = sum_0, sum_2, a, b;
@@ -141,14 +141,14 @@ static inline TT_ALWAYS void tt_depthwise_line3(int8_t *out, const int8_t *x, tt
         __asm__(TT_NEXT_COLUMN TT_MIDDLE_TAPS("s1") TT_MIDDLE_THIRD("s1", "u") TT_FIRST_TAPS("s2") TT_FIRST_THIRD("s2", "u")
             : [s1] "+&r"(sum_1), [s2] "=&r"(sum_2), [x] "=&r"(a), [y] "=&r"(b), [p0] "+&r"(p0), [p1] "+&r"(p1),
             [p2] "+&r"(p2)
-            : [t0] "r"(line.t[0]), [t1] "r"(line.t[1]), [u] "r"(u), [start] "m"(start), [step] "i"(channels)
+            : [t0] "r"(line.t[0]), [t1] "r"(t1), [u] "r"(u), [start] "m"(start), [step] "i"(channels)
             : "memory");
         if (zero == -128) {
-            TT_LINE(TT_OUTPUTS_1(TT_UNCHANGED, "sbc"), 127, TT_SUMS_1);
+            TT_LINE(TT_OUTPUTS_1(TT_UNCHANGED, "sbc"), 127, "r", TT_SUMS_1);
         } else if (zero < 0) {
-            TT_LINE(TT_OUTPUTS_1(TT_AND_TOWARDS_ZERO, "sbc"), -1 - zero, TT_SUMS_1);
+            TT_LINE(TT_OUTPUTS_1(TT_AND_TOWARDS_ZERO, "sbc"), -1 - zero, "r", TT_SUMS_1);
         } else {
-            TT_LINE(TT_OUTPUTS_1(TT_AND_TOWARDS_ZERO, "adc"), zero, TT_SUMS_1);
+            TT_LINE(TT_OUTPUTS_1(TT_AND_TOWARDS_ZERO, "adc"), zero, "r", TT_SUMS_1);
         }
         *out = tt_requantise8_kept(sum_0 + line.edges[1], line.ends[0], line.ends[1], down, zero, -128, 127);
     } else {
@@ -156,7 +156,6 @@ static inline TT_ALWAYS void tt_depthwise_line3(int8_t *out, const int8_t *x, tt
             sum_0 = sum_1 = start + tt_column3(x, rows, line, 0);
             __asm__("add %0, %0, %3\n\tadd %1, %1, %3\n\tadd %2, %2, %3" : "+r"(p0), "+r"(p1), "+r"(p2) : "i"(channels));
         }
-        __asm__ volatile("" ::: "memory"); /* what the loop reads from memory is there before it takes its registers */
         if ((width - (cut ? 1 : 0)) % 2 == 0) {
             TT_LINES_2(TT_OUTPUTS_2, TT_LIST(TT_SUMS_2));
         } else {

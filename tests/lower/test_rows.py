@@ -22,14 +22,18 @@ from testing.ops.case_quantised import qconv, qconv_grad_input
 from testing.ops.cases import cases_of
 from testing.ops.random_structure import random_cases
 from tests.e2e.marks import needs_qemu
+from tests.emit.test_generated_c import build
+from tinytrain_compile.files.resources import data_dir
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels import KernelContext
+from tinytrain_compile.lower.kernels import KernelContext, kernel_context
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.lower.streams.functions import TABLE
 from tinytrain_compile.ops.base import row_form
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.conv_form import error_patch, forward_row_lines, forward_row_product
 from tinytrain_compile.ops.int8.error import MaskAttrs
+from tinytrain_compile.target.loader import load_target
+from tinytrain_compile.verify.firmware import COMPILE_FLAGS
 
 CASES = 8
 """Of every operator; some have no kernel of a few rows."""
@@ -176,6 +180,20 @@ def test_rows_as_they_lie_are_those_of_the_map(tmp_path: Path) -> None:
 def test_rows_as_they_lie_on_a_board(target: str) -> None:
     assert all(found.equal for found in measure(direct_cases(), target, make=partial(by_row_blocks, step=1, ring=True)))
     assert all(found.equal for found in measure(direct_maps(), target))
+
+
+@needs_qemu
+@pytest.mark.parametrize("core", ["cortex-m4", "cortex-m33"])
+@pytest.mark.parametrize("level", ["-O3", "-O2 -fno-omit-frame-pointer"])
+def test_rows_find_their_registers(core: str, level: str, tmp_path: Path) -> None:
+    """Whatever the compiler keeps in registers around a line: at -O3 fifteen of these found none for a while."""
+    target = load_target(core)
+    context = kernel_context(target.features, False)
+    kernels = [lower_node(case.node(), f"k{i}", context).source for i, case in enumerate(direct_maps())]
+    included = "".join(f'#include "tt_{name}.h"\n' for name in ("dsp_tiles", "dsp_rows", "depthwise"))
+    (tmp_path / "kernels.c").write_text(included + "\n".join(kernels))
+    flags = [*target.gcc_flags, *COMPILE_FLAGS, *level.split(), f"-I{data_dir('runtime_c')}"]
+    build(["arm-none-eabi-gcc", *flags, "-c", "kernels.c", "-o", "kernels.o"], tmp_path)
 
 
 @needs_qemu
