@@ -80,7 +80,7 @@ def check_rows(count: int, first: int, ops: Sequence[str] = ALL) -> int:
 
 
 def float_checks_of(chosen: Sequence[str]) -> dict[str, Callable[[int, int], int]]:
-    """The same of operators in float32."""
+    """Return the checks of float32 operators by their names."""
     ops = tuple(op for op in chosen if op in FLOATS)
     on_boards = {f"floats, {target}": partial(check_floats_on_board, target, ops=ops) for target in NAMES}
     return {"floats, host, sanitised": partial(check_floats_on_host, ops=ops), **on_boards}

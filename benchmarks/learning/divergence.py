@@ -4,8 +4,9 @@
 
 Small tasks (rate_tasks.py) in float32 and int8, one sample a step, five passes over 240 samples. The rates are 1/2 to
 30 times the best, which other seeds found. The watch hears 100 untrained losses, then every loss; its verdict after
-the last step counts. A training ends worse if its accuracy on 1,000 other samples falls by over a point. DEVELOPMENT
-and FRESH tasks chose the constants of the watch, REPORTED tasks did not. Exits 1 if the bars of REPORTED are missed.
+the last step counts. A training ends worse if its accuracy on over 1,000 other samples falls by over a point.
+DEVELOPMENT and FRESH tasks chose the constants of the watch, REPORTED tasks did not. Exits 1 if less than 90 % of those
+that end worse are reported, or over 1 % of those that end better.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ class Training:
 
     @property
     def worse(self) -> bool:
-        """Whether it ends over a point below the untrained network."""
+        """True if it ends over a point below the untrained network."""
         return self.after < self.before - 0.01
 
     @property
     def better(self) -> bool:
-        """Whether it ends above the untrained network."""
+        """True if it ends above the untrained network."""
         return self.after > self.before
 
 
@@ -130,6 +131,6 @@ def row(name: str, found: Sequence[Training]) -> str:
 
 
 def holds(found: Sequence[Training]) -> bool:
-    """Whether 90 % of those that end worse are reported, and 1 % of those that end better at most."""
+    """Tell if the watch reports 90 % of those that end worse, and at most 1 % of those that end better."""
     worse, told, better, wrong = counts(found)
     return told >= BAR_FOUND * worse and wrong <= BAR_FALSE * better

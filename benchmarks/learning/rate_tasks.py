@@ -204,18 +204,8 @@ def turned_digits(rng: Generator, new: bool) -> Data:
 
 def groups(rng: Generator, new: bool) -> Data:
     """Six classes of one cluster each, 12 columns."""
-    x, y = _sklearn(
-        "make_classification",
-        n_samples=1500,
-        n_features=12,
-        n_informative=10,
-        n_redundant=0,
-        n_classes=6,
-        n_clusters_per_class=1,
-        class_sep=1.4,
-        random_state=8,
-    )
-    return measured(rng, new, x, y)
+    sizes = {"n_features": 12, "n_informative": 10, "n_redundant": 0, "n_classes": 6, "n_clusters_per_class": 1}
+    return measured(rng, new, *_sklearn("make_classification", n_samples=1500, class_sep=1.4, random_state=8, **sizes))
 
 
 def chirps(rng: Generator, new: bool) -> Data:

@@ -30,7 +30,7 @@ class Numbered:
 
     @property
     def told_by(self) -> Node:
-        """The node with nothing as these attributes, for the name of its kernel."""
+        """Return the node with these attributes empty: it names the kernel."""
         return with_attributes(self.own, dict.fromkeys(self.names, "")) if self.names else self.given
 
 

@@ -55,7 +55,7 @@ class PairPrinter(Printer):
     """A printer that also prints runs of multiply-adds on pairs, and loops of an optimizer as calls."""
 
     _ending = ""
-    """Of helpers that the instructions of the FPU decide about."""
+    """Ending of the names of helpers that depend on the FPU's instructions."""
     _halves: Mapping[str, _Half] = MappingProxyType({})
     """Text of an element -> its half of a pair, in the run being printed."""
     _turns: int = 1
@@ -267,7 +267,7 @@ class PairPrinter(Printer):
 
 
 class Fpv5Printer(PairPrinter):
-    """The same for an FPU with the instructions of FPv5."""
+    """A printer for an FPU with the instructions of FPv5."""
 
     _ending = "_fpv5"
 

@@ -51,7 +51,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class PairedMaps:
-    """How tt_depthwise_pairs cuts a layer.
+    """Cut of a layer for tt_depthwise_pairs.
 
     turned: its columns are taken for rows. strip: output rows whose inputs are in scratch together. own: whether every
     interleaved map has its own place there, so that its border is cleared once.
@@ -81,7 +81,7 @@ class PairedMaps:
 
     @property
     def fits(self) -> bool:
-        """Whether all numbers fit into instructions, and each row has a tile."""
+        """Tell if all numbers fit into instructions, and each row has a tile."""
         step = self.across.maps * self.across.out_step
         return min(self.across.parts) >= TILE and 2 * step <= REACH and self.strip + TAPS <= _LARGEST_STEP
 
@@ -114,7 +114,7 @@ def map_room(node: Node) -> int:
 
 @dataclass(frozen=True)
 class SpreadMaps:
-    """How tt_depthwise_spread cuts a layer.
+    """Cut of a layer for tt_depthwise_spread.
 
     window: tt_window of tt_depthwise.h; own: see PairedMaps.
     """

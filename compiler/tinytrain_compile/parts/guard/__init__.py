@@ -1,1 +1,1 @@
-"""The guard of a trained model (`--guard`)."""
+"""Golden samples that judge a trained model (`--guard`)."""

@@ -1,4 +1,4 @@
-"""The guard of a trained model in C: golden samples in flash, and the limit that it must keep on them."""
+"""Guard of a trained model in C: golden samples in flash, and the limit on them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Guard(Part):
 
     @property
     def golden(self) -> Golden:
-        """The golden samples, and the limit."""
+        """Return the golden samples with the limit."""
         golden = self.asked.golden
         assert isinstance(golden, Golden), "driver/golden.py reads the samples before any code is written"
         return golden

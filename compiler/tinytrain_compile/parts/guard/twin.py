@@ -1,4 +1,4 @@
-"""The guard of a trained model on the desk: the decisions of m_guard.c, on any instance."""
+"""Decide on the desk as m_guard.c does, on any instance."""
 
 from __future__ import annotations
 
@@ -44,12 +44,15 @@ class Guard:
             own = np.take_along_axis(outputs, y[:, :1].astype(int), axis=1)[:, 0]
             right = np.isfinite(own) & (outputs.argmax(axis=1) == y[:, 0]) & ~np.isnan(outputs).any(axis=1)
             return int(right.sum()) >= self.golden.least
-        error = np.float32(0)
+        total = np.float32(0)
         with np.errstate(over="ignore", invalid="ignore"):
-            for off in (outputs - y).ravel():
-                error = error + off * off
+            for sample in outputs - y:
+                error = np.float32(0)
+                for off in sample:
+                    error = error + off * off
+                total = total + error
         assert self.golden.most is not None
-        return bool(error <= np.float32(self.golden.most))
+        return bool(total <= np.float32(self.golden.most))
 
     def check(self, instance: Guarded) -> bool:
         """Return whether the model was accepted; the instance then holds it, or the last accepted state."""

@@ -46,8 +46,8 @@ LARGEST_OFFSET, LARGEST_AREA = 127, 254
 _BAND, _ROW, _EIGHT = 7, 11, 5
 """Instructions of a band that is laid row by row, of each row, and of eight pixels of one of more than eight."""
 _RUN, _EIGHT_NOTED, _EDGE_RUN, _EDGE_EIGHT, _BORDER = 6, 5, 20, 8, 25
-"""Of a band whose elements' places are noted: of each run of columns, and of eight elements; the same if it has rows of
-the border. Of laying these row by row, if strips differ in them."""
+"""Instructions of a band whose elements' places are noted: of a run of columns, of eight elements, of both if the band
+has rows of the border; and of laying such rows one by one, if strips differ in them."""
 _LINE, _FOUR_ROWS, _FOUR, _BACK, _SUM = 20, 33, 14, 10, 9.2
 """Instructions of a row of output; of four together; of four pixels and their ends; of those if the last four of a row
 begin earlier; of a vector of taps for four sums. All were fitted to 200 ways to compute 15 layers."""
