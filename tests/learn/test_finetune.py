@@ -271,6 +271,14 @@ def test_the_order_of_a_stream_is_compared(own: Path) -> None:
     assert not any("one pass" in note for note in finetune(options, plain, own.parent / "g.toml", silent).notes)
 
 
+def test_only_classes_are_sorted(tmp_path: Path) -> None:
+    rng, path = np.random.default_rng(2), tmp_path / "own.npz"
+    np.savez(path, x=rng.normal(size=(60, 8)).astype(np.float32), y=rng.normal(size=(60, 3)).astype(np.float32))
+    options = options_from(dense(tmp_path / "m.onnx", (8, 6, 3)), {"update": "all", "data": path, "loss": "mse"})
+    with pytest.raises(CompileError, match=r"E0113.*--order sorted: sorts by class"):
+        finetune(options, replace(SHORT, order="sorted"), tmp_path / "f.toml", silent)
+
+
 def test_kept_samples_come_before_new_ones() -> None:
     """Every new sample once, in order, and before each but the first two one that came before."""
     found = with_kept(np.arange(30), 4, 1).tolist()

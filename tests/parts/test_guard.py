@@ -138,6 +138,8 @@ def test_refused(tmp_path: Path) -> None:
     model = write(models.mlp(), tmp_path, "m.onnx")
     with pytest.raises(CompileError, match=r"E0113.*--guard.*--inference-only"):
         tt.compile(model, update="all", verify="none", guard=golden, inference_only=True)
+    with pytest.raises(CompileError, match=r"E0101.*'1.5' is no share"):
+        tt.compile(model, update="all", verify="none", guard=golden, guard_drop=1.5)
     ignoring = write(models.with_loss(models.mlp(), [1, 2, 3, 4], "mean", ignore=-1), tmp_path, "ignoring.onnx")
     np.savez(golden, x=np.zeros((2, 12), np.float32), y=np.array([1, -1]))
     with pytest.raises(CompileError, match=r"E0105.*golden.npz: golden sample 1 has label -1, which does not count"):

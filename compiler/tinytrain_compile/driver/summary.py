@@ -88,7 +88,7 @@ has 0.3 and takes 1.26 times as many."""
 
 
 def format_notes(train: TrainGraph, target: Target) -> tuple[str, ...]:
-    """Return a note where much of an int8 step is computed in float32, on a core that is fast at that."""
+    """Return a note if much of an int8 step is computed in float32, on a core with an FPU."""
     macs = {True: 0, False: 0}
     for node in train.graph.nodes:
         in_floats = any(value.dtype == "float32" for value in (*node.inputs, *node.outputs))

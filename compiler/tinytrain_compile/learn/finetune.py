@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.data.own_data import OwnData, own_data, read_own_data
-from tinytrain_compile.data.samples import graph_inputs, in_slots, names_in
+from tinytrain_compile.data.samples import class_count, graph_inputs, in_slots, names_in
 from tinytrain_compile.driver.candidate import AUTO
 from tinytrain_compile.driver.checks.data_notes import DataNote, notes_of
 from tinytrain_compile.driver.pipeline import Project, Result, imported, make_project
@@ -203,6 +203,9 @@ def finetune(
         projects = [variant.project for variant in variants]
         data = own_data(options.data.name, arrays, projects[0].model, projects[0].summary.train)
         _check_batches(options.data.name, variants, data)
+        if effort.order == "sorted" and (data.own.y[:1].size != 1 or not class_count(projects[0].summary.train)):
+            what = "sorts by class, and a sample has no single class here"
+            raise CompileError("E0113", "--order sorted", what, "use --order as-recorded")
         builds = _builds(projects, data, folder)
         known = KnownRuns(out, _digest(projects, data))
         trainings = Trainings(variants, builds, effort, options.seed, known, progress)
