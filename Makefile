@@ -8,7 +8,7 @@ STAMP := .venv/.stamp-dev
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-setup: tools $(STAMP) ## Install system packages, .venv and the package
+setup: tools $(STAMP) ## Install system packages, .venv and the package; RISCV=1: the tools for RISC-V, too
 
 tools:
 	@sh scripts/install_tools.sh
@@ -39,6 +39,7 @@ fast: $(STAMP)
 	$(BIN)/python -m pytest -x -n 2 --tier fast
 
 test-more: $(STAMP) ## All other tests (tests/tiers.toml says which), but the long forms of some (make slow)
+	@RISCV=1 sh scripts/install_tools.sh
 	$(BIN)/python -m pytest -n 2 --tier more
 
 durations: $(STAMP) ## Run all tests, one at a time, and record their CPU seconds in tests/durations.json

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
 /* What a check program needs from the machine it runs on: files, text, an exit code, spare RAM, a stack to measure.
- * Two implementations: cortex_m/startup.c (semihosting, bare metal) and host.c (stdio). Not part of a user's firmware. */
+ * Implementations: startup.c of cortex_m and of riscv32 (semihosting, bare metal), host.c (stdio). Not part of a user's
+ * firmware. */
 #ifndef TT_PORT_H
 #define TT_PORT_H
 
@@ -20,7 +21,8 @@ unsigned char *port_spare(size_t size); /* RAM that the model does not own, alig
 void port_paint_free(void);
 uint32_t port_damaged_free(void);
 
-#ifdef __arm__
+#if (defined(__arm__) || defined(__riscv)) && !defined(__unix__)
+#define PORT_BARE_METAL
 int32_t port_semihost(int32_t operation, const void *argument); /* one operation of Arm's semihosting; its answer */
 int32_t port_open(const char *name, uint32_t mode);             /* in a mode of SYS_OPEN; negative: failed */
 
@@ -34,7 +36,11 @@ extern uint32_t tt_stack_low[];
 static inline __attribute__((always_inline)) uint32_t *port_stack_pointer(void)
 {
     uint32_t *pointer;
+#ifdef __riscv
+    __asm__ volatile("mv %0, sp" : "=r"(pointer));
+#else
     __asm__ volatile("mov %0, sp" : "=r"(pointer));
+#endif
     return pointer;
 }
 

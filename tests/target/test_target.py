@@ -14,7 +14,7 @@ from tinytrain_compile.target.model import Region
 
 NAMES = (
     *("cortex-m0plus", "cortex-m23", "cortex-m3", "cortex-m33", "cortex-m4", "cortex-m55", "cortex-m7", "cortex-m85"),
-    "host",
+    *("host", "riscv32-imac", "riscv32-imafc"),
 )
 M7 = (data_dir("targets") / "cortex-m7.toml").read_text()
 
@@ -35,6 +35,8 @@ def test_boards_are_those_of_the_contract() -> None:
         "cortex-m7": "mps2-an500",
         "cortex-m33": "mps2-an505",
         "cortex-m55": "mps3-an547",
+        "riscv32-imac": "virt",
+        "riscv32-imafc": "virt",
     }
     m33 = machines["cortex-m33"]
     assert m33 is not None
@@ -47,7 +49,7 @@ def test_boards_are_those_of_the_contract() -> None:
 
 def test_features_and_alignment() -> None:
     fma = {name for name in NAMES if load_target(name).features.fma}
-    assert fma == {"cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55", "cortex-m85"}
+    assert fma == {"cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55", "cortex-m85", "riscv32-imafc"}
     vectors = ("cortex-m55", "cortex-m85")
     assert {load_target(name).alignment_bytes for name in vectors} == {16}
     assert {load_target(name).alignment_bytes for name in NAMES if name not in vectors} == {8}
@@ -67,6 +69,9 @@ def test_a_file_is_loaded_by_path(tmp_path: Path) -> None:
         ("cortex-m07", "did you mean cortex-m7?"),
         ("avr", "host makes plain C for any machine"),
         ("cortex-a53", "host makes plain C for any machine"),
+        ("riscv64", "host makes plain C for any machine"),
+        ("riscv32", "did you mean riscv32-imac?"),
+        ("rv32imc", "did you mean riscv32-imac?"),
         ("stm", "name the core of your part (cortex-m0plus, "),
         ("stm32f746", "choose a board with such a part (nucleo-f746zg), "),
         ("STM32F746ZGT6", "choose a board with such a part (nucleo-f746zg), "),

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
 
 import pytest
 
-from testing.cores import BUILT, RUN
+from testing.cores import BUILT, MAIN, RISCV, RUN
 from tests.verify import tiny_model
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import data_dir
-from tinytrain_compile.target.loader import list_toolchains, load_target, load_toolchain, parse_target, parse_toolchain
+from tinytrain_compile.target.loader import list_toolchains, load_toolchain, parse_target, parse_toolchain
 from tinytrain_compile.target.model import Target
 from tinytrain_compile.verify.firmware import verification_files
 from tinytrain_compile.verify.tools import Tools
@@ -27,11 +27,12 @@ def test_every_toolchain_loads_under_its_own_name() -> None:
 def test_a_core_has_the_stack_table_and_the_attributes_of_its_architecture(target: Target) -> None:
     assert target.architecture is not None and target.toolchain is not None
     assert target.architecture is target.toolchain.architectures[target.architecture.name]
-    assert target.architecture.attributes and {"memcpy", "__aeabi_fadd"} <= target.architecture.library_stack.keys()
+    assert bool(target.architecture.attributes) == (target.toolchain is MAIN.toolchain), "only Arm's objects have them"
+    assert {"memcpy", "memset"} <= target.architecture.library_stack.keys()
 
 
 def test_cores_without_a_machine_are_built_all_the_same() -> None:
-    assert {target.name for target in BUILT} - {target.name for target in RUN} == {"cortex-m85"}
+    assert {target.name for target in BUILT} - {target.name for target in (*RUN, *RISCV)} == {"cortex-m85"}
 
 
 @pytest.mark.parametrize(
@@ -88,23 +89,31 @@ def test_wrong_keys_of_a_toolchain_are_named(old: str, new: str, says: str) -> N
     assert caught.value.code == "E0103"
 
 
-def test_another_family_of_cores_is_another_file() -> None:
-    """Names of programs, flags and options of the emulator come from the file; the start-up code would be a port."""
-    text = (
-        ARM.replace('prefix = "arm-none-eabi-"', 'prefix = "riscv64-unknown-elf-"')
-        .replace('package = "gcc-arm-none-eabi"', 'package = "gcc-riscv64-unknown-elf"')
-        .replace('package = "libnewlib-arm-none-eabi"', 'package = "picolibc-riscv64-unknown-elf"')
-        .replace("compile_flags = []", 'compile_flags = ["--specs=picolibc.specs"]')
-        .replace('program = "qemu-system-arm"', 'program = "qemu-system-riscv32"')
-        .replace('package = "qemu-system-arm"', 'package = "qemu-system-misc"')
-        .replace('semihosting = ["-semi', 'semihosting = ["-bios", "none", "-semi')
-    )
-    toolchain = parse_toolchain(text, "x.toml")
-    target = replace(load_target("cortex-m7"), toolchain=toolchain, gcc_flags=toolchain.compile_flags)
+@pytest.mark.parametrize("target", RISCV, ids=lambda target: target.name)
+def test_another_family_of_cores_is_another_file(target: Target) -> None:
+    """Names of programs, flags and options of the emulator come from the file; the start-up code is a port."""
     makefile = verification_files(tiny_model.bundle(), target)["verify/Makefile"]
     assert "riscv64-unknown-elf-gcc --specs=picolibc.specs " in makefile and "arm" not in makefile
-    assert "qemu-system-riscv32 -M mps2-an500 -display none" in makefile and "-bios none -semihosting" in makefile
-    assert Tools("gcc", None, None, toolchain).missing_for_qemu() == (
+    assert "qemu-system-riscv32 -M virt -display none" in makefile and "-bios none -semihosting" in makefile
+    assert Tools("gcc", None, None, target.toolchain).missing_for_qemu() == (
         "riscv64-unknown-elf-gcc and qemu-system-riscv32 not found "
         "(apt-get install gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf qemu-system-misc)"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "double", "float_"),
+    [
+        *(
+            (name, False, True)
+            for name in ("__addsf3", "__mulsf3", "__negsf2", "__gtsf2", "__fixunssfsi", "__floatsisf")
+        ),
+        *((name, True, False) for name in ("__adddf3", "__extendsfdf2", "__truncdfsf2", "__floatunsidf", "__lttf2")),
+        *((name, False, False) for name in ("__udivdi3", "__clzsi2", "__ashldi3", "__floatdisf", "memcpy")),
+    ],
+)
+def test_helpers_of_riscv_that_compute_floats(name: str, double: bool, float_: bool) -> None:
+    """With an FPU none of the second kind may be called; 64-bit integers have no instruction for their conversion."""
+    toolchain = load_toolchain("riscv64-unknown-elf")
+    found = tuple(bool(re.match(names, name)) for names in (toolchain.double_helpers, toolchain.float_helpers))
+    assert found == (double, float_) and not re.match(toolchain.hidden_helpers, name)

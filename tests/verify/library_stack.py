@@ -1,50 +1,48 @@
 """Derives the stack use of libgcc helpers and memcpy/memmove/memset from their disassembly.
 
-Run as a script it prints the table that targets/toolchains/arm-none-eabi.toml holds; a test checks that
-table against the installed cross tools. The figure of a function is an upper bound: everything that it pushes
-anywhere, plus the deepest of its callees; functions that jump into each other count as one.
+Run as a script it prints the tables that the files in targets/toolchains hold; a test checks those against the
+installed cross tools. The figure of a function is an upper bound: everything that it pushes anywhere, plus the deepest
+of its callees; functions that jump into each other count as one.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import tempfile
-import tomllib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from testing.cores import BUILT
-from tinytrain_compile.files.resources import data_dir
+from tinytrain_compile.target.model import Target
 
 
-def _cores() -> dict[str, tuple[str, ...]]:
-    """Name of a table -> flags of the cores that it holds for, by the files in targets/."""
-    text = (data_dir("targets") / "toolchains" / "arm-none-eabi.toml").read_text(encoding="utf-8")
-    table = {name: one["library_stack"] for name, one in tomllib.loads(text)["architectures"].items()}
-    found: dict[str, dict[str, None]] = {}
-    for core in BUILT:
-        if core.architecture is not None and core.toolchain is not None and core.toolchain.name == "arm-none-eabi":
-            found.setdefault(table[core.architecture.name], {})[" ".join(core.gcc_flags)] = None
-    return {name: tuple(flags) for name, flags in found.items()}
+@dataclass(frozen=True)
+class Rules:
+    """How an instruction set is read. names: of the helpers in libgcc. pushed: stack bytes of an instruction.
+
+    calls, jumps: mnemonics with which a function is called, or entered for good. ends: whether nothing follows.
+    """
+
+    names: tuple[str, ...]
+    pushed: Callable[[str, str], int]
+    calls: str
+    jumps: str
+    ends: Callable[[str, str], bool]
 
 
-CORES = _cores()
-_NAMES = """memcpy memmove memset
-__aeabi_f2iz __aeabi_f2uiz __aeabi_fadd __aeabi_fcmpeq __aeabi_fcmpge __aeabi_fcmpgt __aeabi_fcmple __aeabi_fcmplt
-__aeabi_fcmpun __aeabi_fdiv __aeabi_fmul __aeabi_frsub __aeabi_fsub __aeabi_i2f __aeabi_ui2f __aeabi_l2f __aeabi_ul2f
-__aeabi_cfcmpeq __aeabi_cfcmple __aeabi_cfrcmple __aeabi_lasr __aeabi_llsl __aeabi_llsr __aeabi_lcmp __aeabi_ulcmp
-__aeabi_lmul __aeabi_ldivmod __aeabi_uldivmod __aeabi_idiv __aeabi_idivmod __aeabi_uidiv __aeabi_uidivmod
-__gnu_thumb1_case_shi __gnu_thumb1_case_si __gnu_thumb1_case_sqi __gnu_thumb1_case_uhi __gnu_thumb1_case_uqi"""
-FUNCTIONS = _NAMES.split()
 _HEAD = re.compile(r"^[0-9a-f]+ <(.+)>:$")
 _LINE = re.compile(r"^\s*[0-9a-f]+:\s+(\S+)\s*([^;@]*)")
-_NO_RETURN = re.compile(r"^(b(\.[nw])?|bx|udf)$")
 
 
-def derive(flags: str) -> dict[str, int]:
-    """Function -> stack bytes, for the functions that exist in the multilib that `flags` select."""
-    functions = _disassemble(flags)
-    own = {name: sum(_pushed(mnemonic, args) for mnemonic, args in code) for name, code in functions.items()}
+def derive(core: Target) -> dict[str, int]:
+    """Function -> stack bytes, for the functions that exist in the multilib that the core's flags select."""
+    assert core.toolchain is not None
+    rules = RULES[core.toolchain.name]
+    functions = _disassemble(core.toolchain.prefix, core.gcc_flags, rules.names)
+    own = {name: sum(rules.pushed(mnemonic, args) for mnemonic, args in code) for name, code in functions.items()}
     names = list(functions)
     jumps: dict[str, set[str]] = {name: set() for name in names}
     calls: dict[str, set[str]] = {name: set() for name in names}
@@ -53,22 +51,26 @@ def derive(flags: str) -> dict[str, int]:
             target = re.search(r"<([^>+]+)(\+0x[0-9a-f]+)?>", args)
             if target is None or target[1] not in functions:
                 continue
-            if mnemonic in ("bl", "blx"):
+            if re.fullmatch(rules.calls, mnemonic):
                 calls[name].add(target[1])
-            elif mnemonic.startswith(("b", "cb")) and target[1] != name:
+            elif re.match(rules.jumps, mnemonic) and target[1] != name:
                 jumps[name].add(target[1])
-        if not code or not _ends(*code[-1]):
+        if not code or not rules.ends(*code[-1]):
             jumps[name].update(n for n in names[index + 1 :][:1] if functions[n] is not code)  # falls through
-    return {name: _deepest(name, own, jumps, calls, ()) for name in FUNCTIONS if name in functions}
+    return {name: _deepest(name, own, jumps, calls, ()) for name in rules.names if name in functions}
 
 
-def _disassemble(flags: str) -> dict[str, list[tuple[str, str]]]:
+def _disassemble(prefix: str, flags: tuple[str, ...], names: tuple[str, ...]) -> dict[str, list[tuple[str, str]]]:
     with tempfile.TemporaryDirectory() as folder:
-        cc = ["arm-none-eabi-gcc", "-fno-builtin", *flags.split()]
-        existing = _existing(cc)
-        Path(folder, "all.c").write_text(_references(existing))
-        subprocess.run([*cc, "-nostartfiles", "-Wl,-e,0", "all.c", "-o", "all.elf"], cwd=folder, check=True)
-        dump = ["arm-none-eabi-objdump", "-d", "--no-show-raw-insn", "--show-all-symbols", "all.elf"]
+        cc = [f"{prefix}gcc", "-fno-builtin", *flags]
+        link = [*cc, "-nostartfiles", "-Wl,-e,0", "-Wl,--no-gc-sections", "all.c", "-o", "all.elf"]
+        source = Path(folder, "all.c")
+        source.write_text(_references(names))
+        tried = subprocess.run(link, cwd=folder, check=False, capture_output=True, text=True).stderr
+        absent = set(re.findall("undefined reference to `(.+)'", tried))
+        source.write_text(_references(name for name in names if name not in absent))
+        subprocess.run(link, cwd=folder, check=True)
+        dump = [f"{prefix}objdump", "-d", "--no-show-raw-insn", "--show-all-symbols", "all.elf"]
         listing = subprocess.run(dump, cwd=folder, check=True, capture_output=True, text=True).stdout
     functions: dict[str, list[tuple[str, str]]] = {}
     aliases: list[str] = []
@@ -87,21 +89,28 @@ def _disassemble(flags: str) -> dict[str, list[tuple[str, str]]]:
     return functions
 
 
-def _existing(cc: list[str]) -> list[str]:
-    """Those of FUNCTIONS that the multilib has."""
-    asks = ("-print-libgcc-file-name", "-print-file-name=libc.a")
-    archives = [subprocess.run([*cc, ask], check=True, capture_output=True, text=True).stdout.strip() for ask in asks]
-    nm = ["arm-none-eabi-nm", "--defined-only", "--extern-only", "--quiet", "--format=posix", *archives]
-    listing = subprocess.run(nm, check=True, capture_output=True, text=True).stdout
-    defined = {line.split()[0] for line in listing.splitlines() if line.strip()}
-    return [name for name in FUNCTIONS if name in defined]
-
-
-def _references(names: list[str]) -> str:
+def _references(names: Iterable[str]) -> str:
     return "".join(f"void {name}(void); void (*p_{name})(void) = {name};\n" for name in names)
 
 
-def _pushed(mnemonic: str, args: str) -> int:
+def _deepest(
+    name: str, own: dict[str, int], jumps: dict[str, set[str]], calls: dict[str, set[str]], path: tuple[str, ...]
+) -> int:
+    cluster, todo = {name}, [name]
+    while todo:
+        for other in jumps[todo.pop()] - cluster:
+            cluster.add(other)
+            todo.append(other)
+    assert name not in path, f"recursion: {path} -> {name}"
+    callees = {callee for member in cluster for callee in calls[member]} - cluster
+    below = max((_deepest(callee, own, jumps, calls, (*path, name)) for callee in callees), default=0)
+    return sum(own[member] for member in cluster) + below
+
+
+# ---- instruction sets ------------------------------------------------------------------------------------------------
+
+
+def _pushed_by_arm(mnemonic: str, args: str) -> int:
     if mnemonic.startswith(("push", "stmdb", "vpush")) and ("sp!" in args or "push" in mnemonic):
         return _register_bytes(args)
     match = re.match(r"sp, (?:sp, )?#(\d+)", args)
@@ -120,32 +129,53 @@ def _register_bytes(args: str) -> int:
     return total
 
 
-def _ends(mnemonic: str, args: str) -> bool:
-    return bool(_NO_RETURN.match(mnemonic)) or ("pc" in args and mnemonic.startswith(("pop", "ldmia", "ldr", "mov")))
+def _arm_ends(mnemonic: str, args: str) -> bool:
+    returns = re.fullmatch(r"b(\.[nw])?|bx|udf", mnemonic) is not None
+    return returns or ("pc" in args and mnemonic.startswith(("pop", "ldmia", "ldr", "mov")))
 
 
-def _deepest(
-    name: str, own: dict[str, int], jumps: dict[str, set[str]], calls: dict[str, set[str]], path: tuple[str, ...]
-) -> int:
-    cluster, todo = {name}, [name]
-    while todo:
-        for other in jumps[todo.pop()] - cluster:
-            cluster.add(other)
-            todo.append(other)
-    assert name not in path, f"recursion: {path} -> {name}"
-    callees = {callee for member in cluster for callee in calls[member]} - cluster
-    below = max((_deepest(callee, own, jumps, calls, (*path, name)) for callee in callees), default=0)
-    return sum(own[member] for member in cluster) + below
+def _pushed_by_riscv(mnemonic: str, args: str) -> int:
+    match = re.match(r"sp,sp,-(\d+)", args)
+    assert mnemonic != "sub" or not args.startswith("sp,"), "a frame of variable size"
+    return int(match[1]) if mnemonic in ("add", "addi") and match else 0
+
+
+def _riscv_ends(mnemonic: str, _: str) -> bool:
+    return mnemonic in ("ret", "j", "jr", "ebreak", "unimp")
+
+
+_MEMORY = ("memcpy", "memmove", "memset")
+_ARM = """
+__aeabi_f2iz __aeabi_f2uiz __aeabi_fadd __aeabi_fcmpeq __aeabi_fcmpge __aeabi_fcmpgt __aeabi_fcmple __aeabi_fcmplt
+__aeabi_fcmpun __aeabi_fdiv __aeabi_fmul __aeabi_frsub __aeabi_fsub __aeabi_i2f __aeabi_ui2f __aeabi_l2f __aeabi_ul2f
+__aeabi_cfcmpeq __aeabi_cfcmple __aeabi_cfrcmple __aeabi_lasr __aeabi_llsl __aeabi_llsr __aeabi_lcmp __aeabi_ulcmp
+__aeabi_lmul __aeabi_ldivmod __aeabi_uldivmod __aeabi_idiv __aeabi_idivmod __aeabi_uidiv __aeabi_uidivmod
+__gnu_thumb1_case_shi __gnu_thumb1_case_si __gnu_thumb1_case_sqi __gnu_thumb1_case_uhi __gnu_thumb1_case_uqi"""
+_RISCV = """
+__addsf3 __subsf3 __mulsf3 __divsf3 __eqsf2 __nesf2 __ltsf2 __lesf2 __gtsf2 __gesf2 __unordsf2
+__fixsfsi __fixunssfsi __floatsisf __floatunsisf __fixsfdi __fixunssfdi __floatdisf __floatundisf
+__ashldi3 __ashrdi3 __lshrdi3 __muldi3 __divdi3 __moddi3 __udivdi3 __umoddi3 __clzsi2 __ctzsi2 __popcountsi2"""
+RULES = {
+    "arm-none-eabi": Rules((*_MEMORY, *_ARM.split()), _pushed_by_arm, "blx?", "b|cb", _arm_ends),
+    "riscv64-unknown-elf": Rules((*_MEMORY, *_RISCV.split()), _pushed_by_riscv, "jalr?", "j|b", _riscv_ends),
+}
+"""By the name of the toolchain."""
 
 
 def main() -> None:
-    """Print the table: the worst case over the cores of each architecture."""
-    for architecture, cores in CORES.items():
-        worst: dict[str, int] = {}
-        for flags in cores:
-            for name, size in derive(flags).items():
-                worst[name] = max(worst.get(name, 0), size)
-        print(f"\n[{architecture}]")
+    """Print the tables: the worst case over the cores of each architecture."""
+    tables: dict[str, dict[str, int]] = {}
+    for core in BUILT:
+        assert core.toolchain is not None and core.architecture is not None
+        if shutil.which(core.toolchain.compiler.name) is None:
+            continue
+        known = core.toolchain.architectures.values()
+        sharing = (each.name for each in known if each.library_stack is core.architecture.library_stack)
+        worst = tables.setdefault(", ".join(sharing), {})
+        for name, size in derive(core).items():
+            worst[name] = max(worst.get(name, 0), size)
+    for table, worst in tables.items():
+        print(f"\n[{table}]")
         for name in sorted(worst):
             print(f"{name} = {worst[name]}")
 

@@ -21,7 +21,9 @@ from tinytrain_compile.target.loader import load_target
 from tinytrain_compile.verify.check import verify
 
 DATA = tiny_model.samples()
-NAMES = re.compile(r"arm-none-eabi|qemu-system-|cortex-m\d|armv\d|mps[23]-|__aeabi_|thumbv\d|libnewlib")
+NAMES = re.compile(
+    r"arm-none-eabi|riscv|rv32|qemu-system-|cortex-m\d|armv\d|mps[23]-|__aeabi_|thumbv\d|libnewlib|picolibc"
+)
 """What only files in targets/ may say."""
 PARTS = ("emit", "lower", "plan", "report", "verify")
 

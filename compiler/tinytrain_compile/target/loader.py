@@ -72,7 +72,7 @@ def _way(name: str) -> str:
     if boards:
         return f"choose a board with such a part ({', '.join(boards)}), or the core of yours (--list-targets)"
     listed = "--list-targets lists all cores and boards"
-    if re.match(r"(?i)(arm[ -]?)?cortex-?[ar]\d|risc-?v|rv32|avr|x86|esp8266|xtensa", name):
+    if re.match(r"(?i)(arm[ -]?)?cortex-?[ar]\d|risc-?v-?64|rv64|avr|x86|esp8266|xtensa", name):
         return f"host makes plain C for any machine, checked on this one; {listed}"
     near = nearest(name, (*list_targets(), *list_boards()))
     cores = ", ".join(list_targets())

@@ -127,7 +127,8 @@ def _start_up(toolchain: Toolchain, board: QemuBoard) -> str:
         f"    *(volatile uint32_t *){bits.address:#010x}u |= {bits.set_bits:#010x}u; /* {bits.why} */\n"
         for bits in board.registers
     )
-    return fill(read_text("runtime_c", f"ports/{toolchain.port}/startup.c"), {"REGISTERS": lines})
+    values = {"REGISTERS": lines, "SEMIHOSTING": read_text("runtime_c", "ports/semihosting.c")}
+    return fill(read_text("runtime_c", f"ports/{toolchain.port}/startup.c"), values)
 
 
 def _link_script(interface: Interface, target: Target, board: QemuBoard, toolchain: Toolchain) -> str:

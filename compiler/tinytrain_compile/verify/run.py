@@ -198,7 +198,7 @@ BASE_S, _CYCLES_PER_S = 60, 10_000_000
 """Base time limit of a run in seconds, and the cycles that add one second: twenty times the time that QEMU took for
 digits, keywords and MCUNet on a busy machine (docs/verification.md)."""
 _EXIT_FAULT = 99
-"""Exit code EXIT_FAULT of runtime_c/ports/cortex_m/startup.c."""
+"""Exit code EXIT_FAULT of runtime_c/ports/semihosting.c."""
 
 
 @dataclass(frozen=True)
