@@ -1,0 +1,124 @@
+"""RISC-V: the check, its figures, and the bytes that Cortex-M cores of the same float32 rule compute."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+
+from testing.cores import RISCV, missing_tools
+from testing.places import ROOT
+from testing.power import campaign
+from tests.e2e.command import FILE, HERE, run
+from tests.e2e.marks import needs_qemu
+from tinytrain_compile.compilation import make_project
+from tinytrain_compile.driver.pipeline import Project
+from tinytrain_compile.ir.runtime_parts import RuntimeParts
+from tinytrain_compile.options.compile_options import CompileOptions
+from tinytrain_compile.target.loader import load_target
+from tinytrain_compile.verify.build import compile_project, link_project
+from tinytrain_compile.verify.firmware import GUARD_BYTES, fill
+from tinytrain_compile.verify.run import run_image
+from tinytrain_compile.verify.tools import find_tools, work_folder
+
+DIGITS = ROOT / "examples" / "digits"
+PROGRAM = Path(__file__).parent / "programs" / "store.c"
+SAMPLES = 4
+Quant = Literal["fp32", "int8"]
+
+pytestmark = [
+    pytest.mark.skipif(bool(missing_tools(RISCV[0])), reason=f"make setup RISCV=1: {missing_tools(RISCV[0])}"),
+    needs_qemu,
+    pytest.mark.qemu,
+]
+
+
+@pytest.mark.parametrize(
+    ("core", "quant", "most"),
+    [
+        ("riscv32-imac", "fp32", 27_600_000),
+        ("riscv32-imac", "int8", 2_670_000),
+        ("riscv32-imafc", "fp32", 408_000),
+        ("riscv32-imafc", "int8", 997_000),
+    ],
+)
+def test_digits_pass_the_check_and_are_measured(core: str, quant: Quant, most: int, tmp_path: Path) -> None:
+    """most: instructions of a step with GCC 12.2, rounded up."""
+    given = ("--data", DIGITS / "data.npz", "--quant", quant, *(("--calib", DIGITS / "calib.npz") * (quant == "int8")))
+    flags = ("--target", core, "--verify", "qemu", "--count", "-o", tmp_path / "out")
+    done = run(DIGITS / "digits.onnx", *given, *flags).check_success()
+    assert done.agreed[:3] == (FILE, HERE, "C in QEMU virt vs this machine")
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["verify"]["message"].endswith("QEMU bit-exact   PASS")
+    memory = report["memory"]
+    assert 0 < memory["stack_measured_bytes"] <= memory["stack_bytes"] <= load_target(core).stack_budget_bytes
+    assert report["flash"]["code_bytes"] > 0 and report["flash"]["const_bytes"] > 10_000
+    assert 0.9 * most < report["work"]["train_step_instructions"] <= most
+
+
+@cache
+def project(core: str, quant: Quant) -> Project:
+    """Digits with a store."""
+    calib = DIGITS / "calib.npz" if quant == "int8" else None
+    asked = CompileOptions(DIGITS / "digits.onnx", update="all", verify="none", target=core, quant=quant, calib=calib)
+    made = make_project(replace(asked, runtime=RuntimeParts(("store",))))
+    assert isinstance(made, Project)
+    return made
+
+
+def trained(core: str, quant: Quant, first: int, medium: bytes) -> tuple[bytes, bytes]:
+    """The losses of SAMPLES steps on a core, and the store behind them; b"" is a new one."""
+    target, bundle = load_target(core), project(core, quant).bundle
+    values = {"GUARD": str(GUARD_BYTES), "SAMPLES": str(SAMPLES)}
+    text = campaign.named(fill(PROGRAM.read_text(), values), "digits").replace('"m_', '"digits_')
+    bundle = replace(bundle, files={**bundle.files, "verify/store.c": text})
+    data = np.load(DIGITS / "data.npz")
+    each = zip(data["x"][first : first + SAMPLES], data["y"][first : first + SAMPLES], strict=True)
+    samples = b"".join(x.tobytes() + y.tobytes() for x, y in each)
+    tools = find_tools(target)
+    with work_folder() as folder:
+        made = compile_project(bundle, target, "qemu", tools, folder, ("verify/store.c", "verify/startup.c"))
+        size = 2 * (bundle_bytes(bundle.files["digits_store.h"]) + 2 + 1024)
+        output = run_image(
+            link_project(made, target, tools), target, tools, (medium or bytes(size)) + samples, timeout_s=60
+        )
+    assert len(output) == 4 * SAMPLES + size
+    return output[: 4 * SAMPLES], output[4 * SAMPLES :]
+
+
+def bundle_bytes(header: str) -> int:
+    """Bytes of a slot without units, as the header of the store says."""
+    return int(header.partition("_STORE_SLOT_BYTES(unit) (")[2].partition("u")[0])
+
+
+ALIKE = [
+    ("riscv32-imafc", "cortex-m4", "fp32"),
+    ("riscv32-imac", "cortex-m3", "fp32"),
+    ("riscv32-imafc", "cortex-m4", "int8"),
+    ("riscv32-imac", "cortex-m4", "int8"),
+]
+"""Cores that compute the same: in float32 those that fuse products, and those that do not; in int8 all."""
+
+
+@pytest.mark.parametrize(("core", "other", "quant"), ALIKE)
+def test_a_store_goes_from_one_family_to_the_other(core: str, other: str, quant: Quant) -> None:
+    """Each trains, and goes on from the store of the other, with equal losses and equal bytes."""
+    mine, begun = trained(core, quant, 0, b""), trained(other, quant, 0, b"")
+    assert mine == begun and len(set(np.frombuffer(mine[0], np.float32))) == SAMPLES
+    there, here = trained(other, quant, SAMPLES, mine[1]), trained(core, quant, SAMPLES, begun[1])
+    assert there == here and there[1] != mine[1]
+    assert here[0] != trained(core, quant, SAMPLES, b"")[0], "it went on"
+
+
+def test_float32_differs_where_products_are_fused() -> None:
+    """Checkpoints of both are read all the same: a build that fuses may go on where another began."""
+    fused, other = (trained(core, "fp32", 0, b"") for core in ("riscv32-imafc", "riscv32-imac"))
+    assert fused != other
+    losses = [np.frombuffer(each[0], np.float32) for each in (fused, other)]
+    assert np.allclose(*losses, rtol=1e-4)
+    trained("riscv32-imafc", "fp32", SAMPLES, other[1])
