@@ -17,7 +17,7 @@ OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "adagrad", "rmsprop", "lion")
         ("Adam", OPTIMIZERS, "adam"),
         ("RMS-Prop", OPTIMIZERS, "rmsprop"),
         ("crossentropy", ("cross-entropy", "mse", "bce"), "cross-entropy"),
-        ("esp32", list_boards(), "esp32-s3"),
+        ("esp32", list_boards(), "esp32-c3"),
         ("nucleo-f446", (*list_targets(), *list_boards()), "nucleo-f746zg"),
         ("cortex_m4", list_targets(), "cortex-m4"),
         ("nadam", ("sgd", "lion"), ""),

@@ -22,8 +22,13 @@ DIGITS = str(data_dir("targets").parent / "examples" / "digits" / "digits.onnx")
 
 FACTS = {
     "apollo510-evb": ("cortex-m55", 0x410000, 0x3F0000, {0x20080000: 3072 * KB, 0x20000000: 496 * KB}),
+    "ch32v307": ("riscv32-imafc", 0x08000000, 256 * KB, {0x20000000: 64 * KB}),
     "ek-ra8m1": ("cortex-m55", 0x02000000, 0x1F8000, {0x22000000: 896 * KB, 0x20000000: 64 * KB}),
+    "esp32-c3": ("riscv32-imac", 0x42000020, 4096 * KB - 0x20, {0x3FC80000: 320 * KB}),
+    "esp32-c6": ("riscv32-imac", 0x42000020, 8192 * KB - 0x20, {0x40800000: 0x6E610}),
+    "esp32-p4": ("riscv32-imafc", 0x40000020, 16384 * KB - 0x20, {0x4FF40000: 384 * KB}),
     "esp32-s3": ("host", 0x42000020, 8192 * KB - 0x20, {0x3FC88000: 0x53700}),
+    "gd32vf103": ("riscv32-imac", 0x08000000, 128 * KB, {0x20000000: 32 * KB}),
     "nrf52840-dk": ("cortex-m4", 0, 1024 * KB, {0x20000000: 256 * KB}),
     "nucleo-f746zg": (
         *("cortex-m7", 0x08000000, 1024 * KB),
@@ -54,6 +59,10 @@ FACTS = {
     ),
     "rpi-pico2": (
         *("cortex-m33", 0x10000000, 4096 * KB),
+        {0x20000000: 512 * KB, 0x20080000: 4 * KB, 0x20081000: 4 * KB},
+    ),
+    "rpi-pico2-riscv": (
+        *("riscv32-imac", 0x10000000, 4096 * KB),
         {0x20000000: 512 * KB, 0x20080000: 4 * KB, 0x20081000: 4 * KB},
     ),
 }
