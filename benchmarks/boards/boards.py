@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.boards.packages import DIGITS, EXAMPLES, HEAD, copy_example, package, package_rows
+from testing.cores import MAIN
 from testing.images.board_image import Linked, cmake, differences, link, ram_is_in_qemu, run_in_qemu
 from testing.images.image import by_owner
 from tinytrain_compile.target.loader import list_boards, load_target
@@ -123,7 +124,7 @@ def main() -> None:
     """All boards and packages; then what is wrong."""
     with tempfile.TemporaryDirectory(prefix="tinytrain-boards-") as folder:
         work = Path(folder)
-        boards = {name: load_target(name).qemu is not None for name in list_boards()}
+        boards = {name: load_target(name).toolchain is MAIN.toolchain for name in list_boards()}
         images = [image(name, name, work / name) for name, is_cortex in boards.items() if is_cortex]
         images += [image(f"{F746}, two memories", F746, work / "memories", TWO), two_models(work / "two")]
         plain = [plain_row(name, work / name) for name, is_cortex in boards.items() if not is_cortex]
