@@ -8,6 +8,7 @@
  *                     registers but sp and pc: set it to 0 where the system keeps one (-ffixed-r9), and where Clang keeps
  *                     a frame pointer; with GCC these files are compiled without one, whatever the others are
  *   TT_HAS_THUMB2     shifted operands: all but Cortex-M0, M0+ and M1
+ *   TT_HAS_MULH       the upper word of a product in one instruction, and none that shifts with a carry: RISC-V
  *   TT_HAS_THUMB1     assembly for Armv6-M: not for -Os, where GCC has too few registers left
  *   TT_HAS_MVE        Helium on integers; TT_HAS_MVE_FLOAT: on float32
  *   TT_HAS_FPU        in one instruction each, which rounds as all floats here do, to nearest (FPSCR): square roots, float32
@@ -77,6 +78,14 @@
 #define TT_HAS_THUMB2 1
 #else
 #define TT_HAS_THUMB2 0
+#endif
+#endif
+
+#ifndef TT_HAS_MULH
+#if defined(__riscv_mul) && defined(__GNUC__) && defined(__OPTIMIZE__)
+#define TT_HAS_MULH 1
+#else
+#define TT_HAS_MULH 0
 #endif
 #endif
 

@@ -61,12 +61,12 @@ static inline int32_t tt_halve_above(int32_t value, int32_t times)
  * shifts right: 1 to 31 (more count as 31); 0 and less (minus the bits to the left) also stand for multiplier 0. */
 static inline int32_t tt_factor(int32_t multiplier)
 {
-    return TT_HAS_DSP ? (int32_t)((uint32_t)multiplier << 1) : multiplier;
+    return TT_HAS_DSP || TT_HAS_MULH ? (int32_t)((uint32_t)multiplier << 1) : multiplier;
 }
 
 static inline int32_t tt_multiplier(int32_t factor)
 {
-    return TT_HAS_DSP ? (int32_t)((uint32_t)factor >> 1) : factor;
+    return TT_HAS_DSP || TT_HAS_MULH ? (int32_t)((uint32_t)factor >> 1) : factor;
 }
 
 static inline int32_t tt_down(int32_t multiplier, int32_t shift)
@@ -74,16 +74,20 @@ static inline int32_t tt_down(int32_t multiplier, int32_t shift)
     return multiplier == 0 ? 0 : shift < -31 ? 31 : -shift;
 }
 
-#if TT_HAS_THUMB2
+#if TT_HAS_THUMB2 || TT_HAS_MULH
 #define TT_KNOWN(condition) (__builtin_constant_p(condition) && (condition))
 /* The nearest int8 from low to high: one instruction, and a few more for every bound that is not an end of int8. (What
  * comes of it stays an int32 until both are met: GCC does not know that it fits a byte.) */
 static inline int8_t tt_clamp8(int32_t value, int32_t low, int32_t high)
 {
+#if TT_HAS_MULH
+    return (int8_t)tt_clamp(value, low, high);
+#else
     int32_t y;
     __asm__("ssat %0, #8, %1" : "=r"(y) : "r"(value));
     y = low > -128 && y < low ? low : y;
     return (int8_t)(high < 127 && y > high ? high : y);
+#endif
 }
 
 /* tt_requantise of a factor below 1/2 that is not 0, kept as tt_factor and by how many bits (1 to 31) it shifts right, plus
@@ -94,6 +98,14 @@ static inline int8_t tt_clamp8(int32_t value, int32_t low, int32_t high)
  * does not matter.) */
 static inline int32_t tt_requantise_kept(int32_t acc, int32_t factor, int32_t down, int32_t zero, int32_t low)
 {
+#if TT_HAS_MULH
+    const int64_t product = (int64_t)acc * (uint32_t)factor;
+    int32_t y = (int32_t)(product >> 32) + (int32_t)((uint32_t)product >> 31);
+    if (!TT_KNOWN(zero <= low)) {
+        y += y >> 31;
+    }
+    return (((y >> (down - 1)) + 1) >> 1) + zero;
+#else
     int32_t y;
 #if TT_HAS_DSP
     __asm__("smmlar %0, %1, %2, %1" : "=r"(y) : "r"(acc), "r"(factor));
@@ -111,13 +123,14 @@ static inline int32_t tt_requantise_kept(int32_t acc, int32_t factor, int32_t do
         __asm__("asrs %0, %0, %1\n\tadc %0, %0, %2" : "+r"(y) : "r"(down), "rI"(zero) : "cc");
     }
     return y;
+#endif
 }
 #endif
 
 /* tt_requantise by a multiplier that is not 0, short where the factor is below 1/2. */
 static inline int32_t tt_rescale_by(int32_t acc, int32_t multiplier, int32_t shift)
 {
-#if TT_HAS_THUMB2
+#if TT_HAS_THUMB2 || TT_HAS_MULH
     if (shift < 0) {
         return tt_requantise_kept(acc, tt_factor(multiplier), shift < -31 ? 31 : -shift, 0, INT32_MIN);
     }
@@ -140,7 +153,7 @@ static inline int32_t tt_rescale_above(int32_t acc, int32_t multiplier, int32_t 
 /* tt_requantise by a kept factor. */
 static inline int32_t tt_rescaled(int32_t acc, int32_t factor, int32_t down)
 {
-#if TT_HAS_THUMB2
+#if TT_HAS_THUMB2 || TT_HAS_MULH
     if (TT_LIKELY(down > 0)) {
         return tt_requantise_kept(acc, factor, down, 0, INT32_MIN);
     }
@@ -151,9 +164,13 @@ static inline int32_t tt_rescaled(int32_t acc, int32_t factor, int32_t down)
 /* tt_error. A magnitude below the peak and 127 changes neither. */
 static inline int32_t tt_quick_error(int32_t value, int32_t *peak)
 {
-#if TT_HAS_THUMB2
+#if TT_HAS_THUMB2 || TT_HAS_MULH
+#if TT_HAS_MULH
+    const int32_t limit = *peak < 127 ? *peak : 127;
+#else
     int32_t limit;
     __asm__("usat %0, #7, %1" : "=r"(limit) : "r"(*peak));
+#endif
     if (TT_LIKELY((value ^ (value >> 31)) < limit)) {
         return value;
     }
@@ -195,7 +212,7 @@ static inline int32_t tt_noise_seed(int32_t state, int32_t salt)
  * for that, as it is. */
 static inline int32_t tt_step_down(int32_t exponent, int32_t spare)
 {
-#if TT_HAS_THUMB2
+#if TT_HAS_THUMB2 || TT_HAS_MULH
     const int32_t most = spare > 0 ? 31 : 30; /* then all moves are 0, or see tt_scaled */
     int32_t down = spare - 32 - exponent > most ? most : spare - 32 - exponent;
     __asm__("" : "+r"(down)); /* is kept, rather than what it is made of */
@@ -210,11 +227,18 @@ static inline int32_t tt_step_down(int32_t exponent, int32_t spare)
 static inline int8_t tt_kept_move(int32_t weight, int32_t gradient, int32_t multiplier, int32_t down, int32_t noise,
     int32_t limit, int32_t spare)
 {
-#if TT_HAS_THUMB2
+#if TT_HAS_THUMB2 || TT_HAS_MULH
     int32_t moved;
     if (TT_LIKELY(down > 0)) {
         const int32_t lifted = (int32_t)((uint32_t)gradient << spare);
         int32_t move = (int32_t)(((int64_t)lifted * multiplier) >> 32);
+#if TT_HAS_MULH
+        move = ((move >> (down - 1)) + 1) >> 1;
+        moved = (weight * 256 + noise - move) >> 8;
+        if (!TT_LIKELY((uint32_t)(moved + limit) <= 2u * (uint32_t)limit)) {
+            moved = tt_clamp(moved, -limit, limit);
+        }
+#else
         __asm__("asrs %0, %0, %1\n\tadc %0, %0, #0" : "+r"(move) : "r"(down) : "cc"); /* below 2^30 */
         __asm__("ssat %0, #8, %1, asr #8" : "=r"(moved) : "r"(weight * 256 + noise - move));
         if (TT_LIKELY(limit == 127)) {
@@ -222,6 +246,7 @@ static inline int8_t tt_kept_move(int32_t weight, int32_t gradient, int32_t mult
         } else {
             moved = tt_clamp(moved, -limit, limit);
         }
+#endif
     } else {
         moved = tt_moved_weight(weight, gradient, multiplier, spare - 32 - down, noise, limit);
     }
@@ -348,7 +373,7 @@ TT_SHARED int32_t tt_end_of_positive(int32_t acc, int32_t bias, int32_t factor, 
 static inline int8_t tt_requantise8_kept(
     int32_t acc, int32_t bias, int32_t factor, int32_t down, int32_t zero, int32_t low, int32_t high)
 {
-#if TT_HAS_THUMB2
+#if TT_HAS_THUMB2 || TT_HAS_MULH
     const int32_t y = tt_requantise_kept(tt_quick_add(acc, bias), factor, down, zero, low);
     return low == -128 || high == 127 ? tt_clamp8(y, low, high) : (int8_t)tt_clamp(y, low, high);
 #else
@@ -369,9 +394,11 @@ static inline int8_t tt_requantise8_once(
     int32_t acc, int32_t bias, int32_t factor, int32_t down, int32_t zero, int32_t low, int32_t high, bool above)
 {
     const int32_t sum = tt_quick_add(acc, bias);
-#if TT_HAS_DSP
+#if TT_HAS_DSP || TT_HAS_MULH
     if (TT_LIKELY(down > 0)) {
-        const int32_t product = sum + (int32_t)(((int64_t)sum * factor) >> 32); /* as in tt_requantise_kept */
+        const int32_t more = TT_HAS_DSP ? sum : 0; /* as in tt_requantise_kept */
+        const int64_t by = TT_HAS_DSP ? (int64_t)factor : (int64_t)(uint32_t)factor;
+        const int32_t product = more + (int32_t)((sum * by) >> 32);
         const int32_t y = ((product >> (down - 1)) + 1) >> 1, stored = (above ? tt_above(y, sum) : y) + zero;
         return low == -128 || high == 127 ? tt_clamp8(stored, low, high) : (int8_t)tt_clamp(stored, low, high);
     }
@@ -392,7 +419,7 @@ static inline int8_t tt_requantise8_kept_above(
     int32_t acc, int32_t bias, int32_t factor, int32_t down, int32_t zero, int32_t low, int32_t high)
 {
     const int32_t sum = tt_quick_add(acc, bias);
-#if TT_HAS_THUMB2
+#if TT_HAS_THUMB2 || TT_HAS_MULH
     const int32_t y = tt_above(tt_requantise_kept(sum, factor, down, 0, low - zero), sum) + zero;
     return low == -128 || high == 127 ? tt_clamp8(y, low, high) : (int8_t)tt_clamp(y, low, high);
 #else
