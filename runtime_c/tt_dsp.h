@@ -250,6 +250,9 @@ static inline int8_t tt_kept_move(int32_t weight, int32_t gradient, int32_t mult
     } else {
         moved = tt_moved_weight(weight, gradient, multiplier, spare - 32 - down, noise, limit);
     }
+#if TT_HAS_MULH
+    __asm__("" : "+r"(moved)); /* is no byte before it is stored */
+#endif
     return (int8_t)moved;
 #else
     (void)spare;

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 
 from testing.cores import RISCV, missing_tools
+from testing.kernels.fuzz import check_on_board
 from testing.places import ROOT
 from testing.power import campaign
 from tests.e2e.command import FILE, HERE, run
@@ -21,9 +24,11 @@ from tinytrain_compile.driver.pipeline import Project
 from tinytrain_compile.ir.runtime_parts import RuntimeParts
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.target.loader import load_target
-from tinytrain_compile.verify.build import compile_project, link_project
+from tinytrain_compile.target.model import Target
+from tinytrain_compile.verify.build import compile_project, link_project, write_files
 from tinytrain_compile.verify.firmware import GUARD_BYTES, fill
 from tinytrain_compile.verify.run import run_image
+from tinytrain_compile.verify.symbols import open_elf
 from tinytrain_compile.verify.tools import find_tools, work_folder
 
 DIGITS = ROOT / "examples" / "digits"
@@ -42,9 +47,9 @@ pytestmark = [
     ("core", "quant", "most"),
     [
         ("riscv32-imac", "fp32", 27_600_000),
-        ("riscv32-imac", "int8", 2_670_000),
+        ("riscv32-imac", "int8", 2_535_000),
         ("riscv32-imafc", "fp32", 408_000),
-        ("riscv32-imafc", "int8", 997_000),
+        ("riscv32-imafc", "int8", 861_000),
     ],
 )
 def test_digits_pass_the_check_and_are_measured(core: str, quant: Quant, most: int, tmp_path: Path) -> None:
@@ -62,10 +67,10 @@ def test_digits_pass_the_check_and_are_measured(core: str, quant: Quant, most: i
 
 
 @cache
-def project(core: str, quant: Quant) -> Project:
+def project(core: str, quant: Quant, update: str = "all") -> Project:
     """Digits with a store."""
     calib = DIGITS / "calib.npz" if quant == "int8" else None
-    asked = CompileOptions(DIGITS / "digits.onnx", update="all", verify="none", target=core, quant=quant, calib=calib)
+    asked = CompileOptions(DIGITS / "digits.onnx", update=update, verify="none", target=core, quant=quant, calib=calib)
     made = make_project(replace(asked, runtime=RuntimeParts(("store",))))
     assert isinstance(made, Project)
     return made
@@ -83,12 +88,24 @@ def trained(core: str, quant: Quant, first: int, medium: bytes) -> tuple[bytes, 
     tools = find_tools(target)
     with work_folder() as folder:
         made = compile_project(bundle, target, "qemu", tools, folder, ("verify/store.c", "verify/startup.c"))
+        assert not [found for path in made.model_objects if (found := ATOMIC.search(disassembled(target, path)))]
         size = 2 * (bundle_bytes(bundle.files["digits_store.h"]) + 2 + 1024)
         output = run_image(
             link_project(made, target, tools), target, tools, (medium or bytes(size)) + samples, timeout_s=60
         )
     assert len(output) == 4 * SAMPLES + size
     return output[: 4 * SAMPLES], output[4 * SAMPLES :]
+
+
+ATOMIC = re.compile(r"\t(amo\w+|[ls][rc])\.[wd]")
+"""Instructions that the ESP32-C3 lacks: they are in the architecture that the compiler is given, but in no code."""
+
+
+def disassembled(target: Target, path: Path) -> str:
+    """An object as text."""
+    assert target.toolchain is not None
+    command = [target.toolchain.objdump.name, "-d", "--no-show-raw-insn", path]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def bundle_bytes(header: str) -> int:
@@ -113,6 +130,40 @@ def test_a_store_goes_from_one_family_to_the_other(core: str, other: str, quant:
     there, here = trained(other, quant, SAMPLES, mine[1]), trained(core, quant, SAMPLES, begun[1])
     assert there == here and there[1] != mine[1]
     assert here[0] != trained(core, quant, SAMPLES, b"")[0], "it went on"
+
+
+def test_integer_kernels_equal_the_reference() -> None:
+    """Also with factors that no network here has: 2 random cases of every operator."""
+    assert check_on_board("riscv32-imac", 2) > 80
+
+
+@pytest.mark.parametrize("board", ["gd32vf103", "ch32v307"])
+def test_a_program_links_by_the_script_of_a_board(board: str, tmp_path: Path) -> None:
+    target, made = load_target(board), project(board, "fp32", "last:2")
+    assert target.toolchain is not None and "board/link.ld" in made.files
+    text = {path: text for path, text in made.files.items() if isinstance(text, str) and "verify" not in path}
+    write_files(tmp_path, text | {"main.c": MAIN})
+    sources = [*sorted(path for path in text if path.endswith(".c") and "/" not in path), "main.c"]
+    command = [target.toolchain.compiler.name, *target.gcc_flags, "-O2", *sources, "-nostartfiles", "-Tboard/link.ld"]
+    subprocess.run([*command, "-o", "firmware"], cwd=tmp_path, check=True)
+    assert target.board is not None
+    with open_elf(tmp_path / "firmware") as elf:
+        arena = elf.get_section_by_name(".tt_sram")
+        low = target.board.memories[0].region.origin + target.board.memories[0].reserve_bytes
+        assert arena["sh_addr"] >= low and arena["sh_addr"] + arena["sh_size"] <= target.board.stack.region.end
+
+
+MAIN = """#include "digits_board.h"
+DIGITS_IN_ARENA static unsigned char arena[DIGITS_ARENA_BYTES];
+void Reset_Handler(void);
+__attribute__((section(".vectors"))) void Reset_Handler(void)
+{
+    digits_t *m;
+    for (;;) {
+        (void)digits_init(&m, arena, sizeof arena);
+    }
+}
+"""
 
 
 def test_float32_differs_where_products_are_fused() -> None:
