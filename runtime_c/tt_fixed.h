@@ -308,6 +308,10 @@ static inline int32_t tt_rounded(float x)
     float y; /* the bits of an integer: where the instruction leaves them */
     __asm__("vcvtr.s32.f32 %0, %1" : "=t"(y) : "t"(x));
     return (int32_t)tt_bits(y);
+#elif defined(__riscv_flen) && defined(__GNUC__)
+    int32_t y;
+    __asm__("fcvt.w.s %0, %1, rne" : "=r"(y) : "f"(x));
+    return x == x ? y : 0;
 #else
     if (!(x > -2147483648.0f && x < 2147483648.0f)) {
         return x > 0.0f ? INT32_MAX : x < 0.0f ? INT32_MIN : 0;
@@ -321,7 +325,7 @@ static inline int32_t tt_rounded(float x)
 /* The nearest integer, ties to even; beyond +-1024 any integer beyond it; 0 for NaN. */
 static inline int32_t tt_rounded_near(float x)
 {
-#if TT_HAS_FPU
+#if TT_HAS_FPU || (defined(__riscv_flen) && defined(__GNUC__))
     return tt_rounded(x);
 #else
     const uint32_t bits = tt_bits(x), magnitude = bits & 0x7fffffffu;

@@ -198,6 +198,10 @@ static inline float tt_sqrtf(float x)
     float y;
     __asm__("vsqrt.f32 %0, %1" : "=t"(y) : "t"(x));
     return y == y ? y : tt_from_bits(0x7fc00000u);
+#elif defined(__riscv_flen) && defined(__GNUC__)
+    float y;
+    __asm__("fsqrt.s %0, %1" : "=f"(y) : "f"(x)); /* its NaN is this one */
+    return y;
 #else
     const uint32_t bits = tt_bits(x);
     if ((bits & 0x7fffffffu) == 0u || bits == 0x7f800000u) {

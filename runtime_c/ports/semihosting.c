@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
 /* Arm's semihosting, which QEMU has for RISC-V too: files, text, an exit code. Part of the start-up code of every port, which
  * has port_semihost itself. */
 extern unsigned char tt_spare_start[], tt_spare_end[];
