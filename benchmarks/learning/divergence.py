@@ -1,12 +1,18 @@
-"""Count how many trainings that end worse than untrained the watch of the monitor reports, and how many others (6 min).
+"""Count trainings that end worse than untrained, those that the watch reports, and those left with a guard (9 minutes).
 
     python -m benchmarks divergence [--tasks NAME,..] [--seeds N] [--first SEED]
 
 Small tasks (rate_tasks.py) in float32 and int8, one sample a step, five passes over 240 samples. The rates are 1/2 to
 30 times the best, which other seeds found. The watch hears 100 untrained losses, then every loss; its verdict after
 the last step counts. A training ends worse if its accuracy on over 1,000 other samples falls by over a point.
-DEVELOPMENT and FRESH tasks chose the constants of the watch, REPORTED tasks did not. Exits 1 if less than 90 % of those
-that end worse are reported, or over 1 % of those that end better.
+DEVELOPMENT and FRESH tasks chose the constants of the watch, REPORTED tasks did not.
+
+Each training is done again with a guard (--guard-drop 1%) that checks 100 golden samples of the new domain at the end of
+each pass. The last columns count those over a point below the untrained network: on the golden samples without and with
+the guard, and on the other samples with it.
+
+Exits 1 if less than 90 % of those that end worse are reported, or over 1 % of those that end better, or if one with the
+guard ends over a point worse on the golden samples.
 """
 
 from __future__ import annotations
@@ -22,24 +28,34 @@ import numpy as np
 
 import tinytrain_compile as tt
 from benchmarks.learning.rate_tasks import DEVELOPMENT, FRESH, OWN, REPORTED, Data, RateTask
+from tinytrain_compile.driver.pipeline import Result
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.golden import Golden
+from tinytrain_compile.parts.guard.part import Guard as GuardPart
+from tinytrain_compile.parts.guard.twin import Guard
 from tinytrain_compile.parts.monitor.twin import Watch
 from tinytrain_compile.twin import Twin
 
 GRID = tuple(0.001 * 10.0 ** (step / 3) for step in range(7))
 FACTORS = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
-PASSES, UNTRAINED, TYPICAL = 5, 100, 128
+PASSES, UNTRAINED, TYPICAL, GOLDEN = 5, 100, 128, 100
 BAR_FOUND, BAR_FALSE = 0.9, 0.01
 TASKS = {**DEVELOPMENT, **FRESH, **REPORTED}
 
 
 @dataclass(frozen=True)
 class Training:
-    """Accuracies on other samples before and after, from 0 to 1, and the last verdict of the watch."""
+    """Accuracies on other samples before and after, from 0 to 1, and the last verdict of the watch.
+
+    golden: right golden samples before and after; golden_guarded, guarded: what a training with a guard ends with.
+    """
 
     before: float
     after: float
     reported: bool
+    golden: tuple[int, int]
+    golden_guarded: int
+    guarded: float
 
     @property
     def worse(self) -> bool:
@@ -52,9 +68,14 @@ class Training:
         return self.after > self.before
 
 
+def right(twin: Twin, data: Data) -> int:
+    """Number of samples whose class has the largest output."""
+    return int((twin.predict(data[0]).argmax(axis=1) == data[1]).sum())
+
+
 def accuracy(twin: Twin, data: Data) -> float:
-    """Share of samples whose class has the largest output."""
-    return float(np.mean([twin.predict(x[None]).argmax() == y for x, y in zip(*data, strict=True)]))
+    """Share of these samples."""
+    return right(twin, data) / len(data[1])
 
 
 def loss_of(twin: Twin, x: np.ndarray, y: np.ndarray, rate: float) -> float:
@@ -65,15 +86,29 @@ def loss_of(twin: Twin, x: np.ndarray, y: np.ndarray, rate: float) -> float:
         return float("inf")
 
 
-def trained(twin: Twin, seed: int, own: Data, test: Data, rate: float) -> Training:
-    """Train a new instance on the samples of a seed."""
-    order, watch, before = np.random.default_rng(seed), Watch(int(max(own[1])) + 1), accuracy(twin, test)
+def trained(twin: Twin, seed: int, own: Data, test: Data, rate: float, golden: Golden) -> Training:
+    """Train a new instance on the samples of a seed, without a guard and with one. test: begins with the golden ones."""
+    order, watch, known = np.random.default_rng(seed), Watch(int(max(own[1])) + 1), (test[0][:GOLDEN], test[1][:GOLDEN])
+    before, golden_before = accuracy(twin, test), right(twin, known)
+    guard = Guard(golden)
+    assert guard.check(twin.instance), "the guard refuses the model of the file"
     for index in order.permutation(OWN)[:UNTRAINED]:
         watch.add_untrained(loss_of(twin, own[0][index], own[1][index], 0.0))
-    verdict = "healthy"
-    for index in np.concatenate([order.permutation(OWN) for _ in range(PASSES)]):
-        verdict = watch.add(loss_of(twin, own[0][index], own[1][index], rate))
-    return Training(before, accuracy(twin, test), verdict == "worse")
+    verdict, ends, passes = "healthy", list[bytes](), [order.permutation(OWN) for _ in range(PASSES)]
+    for samples in passes:
+        for index in samples:
+            verdict = watch.add(loss_of(twin, own[0][index], own[1][index], rate))
+        ends.append(twin.instance.save())
+    after, golden_after = accuracy(twin, test), right(twin, known)
+    refused = False
+    for samples, end in zip(passes, ends, strict=True):
+        if not refused:  # so far the guard has changed nothing
+            twin.instance.load(end)
+        for index in samples if refused else ():
+            loss_of(twin, own[0][index], own[1][index], rate)
+        refused = not guard.check(twin.instance) or refused
+    guarded = right(twin, known), accuracy(twin, test)
+    return Training(before, after, verdict == "worse", (golden_before, golden_after), *guarded)
 
 
 def drawn(task: RateTask, seed: int) -> tuple[Data, Data]:
@@ -82,22 +117,33 @@ def drawn(task: RateTask, seed: int) -> tuple[Data, Data]:
     return (x[:OWN], y[:OWN]), (x[OWN:], y[OWN:])
 
 
+def golden_of(result: Result) -> Golden:
+    """The golden samples of a build, with their limit."""
+    return next(part.golden for part in result.project.summary.parts if isinstance(part, GuardPart))
+
+
 def trainings(task: RateTask, quant: str, seeds: Sequence[int]) -> Iterator[Training]:
     """All trainings of a task in a format."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        model, typical = task.model(folder), folder / "typical.npz"
+        model, typical, known = task.model(folder), folder / "typical.npz", folder / "golden.npz"
         np.savez(typical, x=task.draw(np.random.default_rng(77), False)[0][:TYPICAL])
         int8 = {"quant": "int8", "calib": str(typical)} if quant == "int8" else {}
-        result = tt.compile(model, update="all", verify="none", **int8)
 
-        def ends(seed: int, rate: float) -> Training:
-            with result.twin() as twin:
-                return trained(twin, seed, *drawn(task, seed), rate)
+        def ends(seed: int, rates: Sequence[float]) -> list[Training]:
+            own, test = drawn(task, seed)
+            np.savez(known, x=test[0][:GOLDEN], y=test[1][:GOLDEN])
+            result = tt.compile(model, update="all", verify="none", guard=known, guard_drop=0.01, **int8)
+            golden, found = golden_of(result), list[Training]()
+            for rate in rates:
+                with result.twin() as twin:
+                    found.append(trained(twin, seed, own, test, rate, golden))
+            return found
 
-        best = max(GRID, key=lambda rate: sum(ends(seed, rate).after for seed in (900, 901)))
+        after = [[one.after for one in ends(seed, GRID)] for seed in (900, 901)]
+        best = GRID[int(np.argmax(np.sum(after, axis=0)))]
         for seed in seeds:
-            yield from (ends(seed, best * factor) for factor in FACTORS)
+            yield from ends(seed, [best * factor for factor in FACTORS])
 
 
 def main() -> None:
@@ -108,7 +154,8 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=200)
     given = parser.parse_args()
     every = list[Training]()
-    print("| task | trainings | worse than untrained | reported | better | reported |\n|---|---|---|---|---|---|")
+    print("| task | trainings | worse than untrained | reported | better | reported ", end="")
+    print("| golden: worse | with a guard | other samples, with a guard |\n" + "|---" * 9 + "|", flush=True)
     for name in given.tasks.split(","):
         for quant in ("float32", "int8"):
             found = [*trainings(TASKS[name], quant, range(given.first, given.first + given.seeds))]
@@ -124,13 +171,22 @@ def counts(found: Sequence[Training]) -> tuple[int, int, int, int]:
     return len(worse), sum(one.reported for one in worse), len(better), sum(one.reported for one in better)
 
 
+def guard_counts(found: Sequence[Training]) -> tuple[int, int, int]:
+    """Over a point worse: on golden samples without and with the guard, and on other samples with it."""
+    least = [one.golden[0] - GOLDEN // 100 for one in found]
+    without = sum(one.golden[1] < bar for one, bar in zip(found, least, strict=True))
+    guarded = sum(one.golden_guarded < bar for one, bar in zip(found, least, strict=True))
+    return without, guarded, sum(one.guarded < one.before - 0.01 for one in found)
+
+
 def row(name: str, found: Sequence[Training]) -> str:
     """A row of the table."""
     worse, told, better, wrong = counts(found)
-    return f"| {name} | {len(found)} | {worse} | {told} ({told / max(worse, 1):.1%}) | {better} | {wrong} |"
+    watched = f"{worse} | {told} ({told / max(worse, 1):.1%}) | {better} | {wrong}"
+    return f"| {name} | {len(found)} | {watched} | {' | '.join(map(str, guard_counts(found)))} |"
 
 
 def holds(found: Sequence[Training]) -> bool:
-    """Tell if the watch reports 90 % of those that end worse, and at most 1 % of those that end better."""
+    """Tell if the watch reports 90 % of those that end worse, and at most 1 % of those that end better; and the guard."""
     worse, told, better, wrong = counts(found)
-    return told >= BAR_FOUND * worse and wrong <= BAR_FALSE * better
+    return told >= BAR_FOUND * worse and wrong <= BAR_FALSE * better and guard_counts(found)[1] == 0
