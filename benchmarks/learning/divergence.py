@@ -7,9 +7,9 @@ Small tasks (rate_tasks.py) in float32 and int8, one sample a step, five passes 
 the last step counts. A training ends worse if its accuracy on over 1,000 other samples falls by over a point.
 DEVELOPMENT and FRESH tasks chose the constants of the watch, REPORTED tasks did not.
 
-Each training is done again with a guard (--guard-drop 1%) that checks 100 golden samples of the new domain at the end of
-each pass. The last columns count those over a point below the untrained network: on the golden samples without and with
-the guard, and on the other samples with it.
+Each training is done again with a guard (--guard-drop 1%) that checks 100 golden samples of the new domain at the end
+of each pass. The last columns count those over a point below the untrained network: on the golden samples without and
+with the guard, and on the other samples with it.
 
 Exits 1 if less than 90 % of those that end worse are reported, or over 1 % of those that end better, or if one with the
 guard ends over a point worse on the golden samples.
@@ -28,7 +28,7 @@ import numpy as np
 
 import tinytrain_compile as tt
 from benchmarks.learning.rate_tasks import DEVELOPMENT, FRESH, OWN, REPORTED, Data, RateTask
-from tinytrain_compile.driver.pipeline import Result
+from tinytrain_compile.api import Compiled
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.golden import Golden
 from tinytrain_compile.parts.guard.part import Guard as GuardPart
@@ -87,7 +87,10 @@ def loss_of(twin: Twin, x: np.ndarray, y: np.ndarray, rate: float) -> float:
 
 
 def trained(twin: Twin, seed: int, own: Data, test: Data, rate: float, golden: Golden) -> Training:
-    """Train a new instance on the samples of a seed, without a guard and with one. test: begins with the golden ones."""
+    """Train a new instance on the samples of a seed, without a guard and with one.
+
+    test: begins with the golden samples.
+    """
     order, watch, known = np.random.default_rng(seed), Watch(int(max(own[1])) + 1), (test[0][:GOLDEN], test[1][:GOLDEN])
     before, golden_before = accuracy(twin, test), right(twin, known)
     guard = Guard(golden)
@@ -117,7 +120,7 @@ def drawn(task: RateTask, seed: int) -> tuple[Data, Data]:
     return (x[:OWN], y[:OWN]), (x[OWN:], y[OWN:])
 
 
-def golden_of(result: Result) -> Golden:
+def golden_of(result: Compiled) -> Golden:
     """The golden samples of a build, with their limit."""
     return next(part.golden for part in result.project.summary.parts if isinstance(part, GuardPart))
 
@@ -187,6 +190,9 @@ def row(name: str, found: Sequence[Training]) -> str:
 
 
 def holds(found: Sequence[Training]) -> bool:
-    """Tell if the watch reports 90 % of those that end worse, and at most 1 % of those that end better; and the guard."""
+    """Tell if the watch reports 90 % of those that end worse and at most 1 % of those that end better.
+
+    With the guard none may end over a point worse on the golden samples.
+    """
     worse, told, better, wrong = counts(found)
     return told >= BAR_FOUND * worse and wrong <= BAR_FALSE * better and guard_counts(found)[1] == 0
