@@ -97,19 +97,23 @@ def trained(twin: Twin, seed: int, own: Data, test: Data, rate: float, golden: G
     assert guard.check(twin.instance), "the guard refuses the model of the file"
     for index in order.permutation(OWN)[:UNTRAINED]:
         watch.add_untrained(loss_of(twin, own[0][index], own[1][index], 0.0))
-    verdict, ends, passes = "healthy", list[bytes](), [order.permutation(OWN) for _ in range(PASSES)]
-    for samples in passes:
+    verdict, passes, refused = "healthy", [order.permutation(OWN) for _ in range(PASSES)], PASSES
+    for number, samples in enumerate(passes):
         for index in samples:
             verdict = watch.add(loss_of(twin, own[0][index], own[1][index], rate))
-        ends.append(twin.instance.save())
+        if refused == PASSES:  # so far the guard has changed nothing
+            if guard.keeps_limit(twin.instance.infer(golden.samples.x)):
+                guard.kept = twin.instance.save()
+            else:
+                refused = number
     after, golden_after = accuracy(twin, test), right(twin, known)
-    refused = False
-    for samples, end in zip(passes, ends, strict=True):
-        if not refused:  # so far the guard has changed nothing
-            twin.instance.load(end)
-        for index in samples if refused else ():
+    if refused < PASSES:
+        assert guard.kept is not None
+        twin.instance.load(guard.kept)
+    for samples in passes[refused + 1 :]:
+        for index in samples:
             loss_of(twin, own[0][index], own[1][index], rate)
-        refused = not guard.check(twin.instance) or refused
+        guard.check(twin.instance)
     guarded = right(twin, known), accuracy(twin, test)
     return Training(before, after, verdict == "worse", (golden_before, golden_after), *guarded)
 

@@ -4,8 +4,9 @@ Cases are runs of the generated C with `--runtime store` on an emulated flash (t
 programming one unit or of erasing one sector, and has one of four effects. Behind each the state has to be the one
 before or the new one, to the byte, and the next step and save have to give what they would have given. Exits 1 if
 anything was lost. ARGS=--short: a hundredth of it. ARGS='cut fails': the campaigns with one of these words in their
-title. Those on digits run in a program made for this machine, with a CRC by a larger table, which it compares with the
-runtime's first: that CRC took nearly all of their time.
+title. With a guard, m_guard_check saves, or restores what it accepted last. Campaigns on digits run in a program made
+for this machine, with a CRC by a larger table, which it compares with the runtime's first: that CRC took nearly all of
+their time.
 
 usage: python -m benchmarks power-cuts [--short] [WORD ..]
 """
@@ -50,6 +51,10 @@ CAMPAIGNS = (
     Campaign("one bit flipped, every bit of all slots", "small", "flips", short=101),
     Campaign("every N-th call fails, in six ways", "small", "failing", short=1),
     Campaign("saves in a row on one medium, a cut in every second", "small", "soak", count=60_000),
+    Campaign("guard: one cut, every unit of five saves", "guarded", "single", short=1),
+    Campaign("guard: two cuts, every pair", "guarded", "double", short=7),
+    Campaign("guard: every N-th call fails, in six ways", "guarded", "failing", short=1),
+    Campaign("guard: a cut or a failure in every call of a restore", "guarded", "refused", short=1),
     Campaign("one cut, every unit of five saves", "digits", "single", short=997),
     Campaign("two cuts, random pairs", "digits", "random", count=RANDOM_PAIRS),
     Campaign("one bit flipped, every bit of all slots", "digits", "flips", short=9973),
@@ -65,11 +70,13 @@ def main() -> int:
     lost = 0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        made = {"small": campaign.project(campaign.small_model(folder)), "digits": campaign.project(campaign.DIGITS)}
-        programs = {
-            "small": campaign.build(made["small"], folder / "small"),
-            "digits": campaign.build(made["digits"], folder / "digits", fast=True),
+        model = campaign.small_model(folder)
+        made = {
+            "small": campaign.project(model),
+            "guarded": campaign.project(model, golden=campaign.golden_of_small(folder)),
+            "digits": campaign.project(campaign.DIGITS),
         }
+        programs = {one: campaign.build(made[one], folder / one, fast=one == "digits") for one in made}
         sizes = {name: project.bundle.interface.persistent_bytes for name, project in made.items()}
         print(f"{'campaign':52} {'state':>9} {'cases':>9} {'geometries':>10} {'losses':>6}", flush=True)
         with ThreadPoolExecutor(2) as pool:

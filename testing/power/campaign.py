@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from testing.networks.models import Network
 from testing.places import ROOT
 from testing.power.reader import Layout
@@ -43,9 +45,22 @@ def small_model(folder: Path) -> Path:
     return folder / "net.onnx"
 
 
-def project(model: Path, target: str = "cortex-m7") -> Project:
-    """All of the model trained, with a store."""
-    options = CompileOptions(model, update="all", verify="none", target=target, runtime=RuntimeParts(("store",)))
+def golden_of_small(folder: Path) -> Path:
+    """Large golden samples of the small model, each with both labels.
+
+    A model has half of them right whatever it learned, and none if its outputs overflow.
+    """
+    x = 1e4 * np.array([[1, 2, 3, 4], [4, 1, 1, 2]], np.float32)
+    np.savez(folder / "golden.npz", x=np.concatenate([x, x]), y=np.array([0, 0, 1, 1]))
+    return folder / "golden.npz"
+
+
+def project(model: Path, target: str = "cortex-m7", golden: Path | None = None) -> Project:
+    """All of the model trained, with a store; with golden samples a guard besides."""
+    store = RuntimeParts(("store",))
+    options = CompileOptions(
+        model, update="all", verify="none", target=target, runtime=store, guard=golden, guard_drop=0.0
+    )
     made = make_project(options)
     assert isinstance(made, Project)
     return made
@@ -63,15 +78,16 @@ def build(
     change: Callable[[str], str] = lambda text: text,
     flags: tuple[str, ...] = (),
     fast: bool = False,
+    part: str = "store",
 ) -> Path:
-    """A program of this folder with the generated C; its path. change: of the store's C, to plant a bug.
+    """A program of this folder with the generated C; its path. change: of the C of a part, to plant a bug.
 
     fast: for this machine's processor, with the CRC of crc.h in place of the runtime's, which it compares first.
     """
     prefix = made.bundle.interface.prefix
     files = dict(made.bundle.files)
-    store = f"{prefix}_store.c"
-    files[store] = change(files[store])
+    store, changed = f"{prefix}_store.c", f"{prefix}_{part}.c"
+    files[changed] = change(files[changed])
     for name in (store, f"{prefix}_train.c") if fast else ():
         files[name] = '#include "crc.h"\n' + files[name].replace("tt_crc32(", "fast_crc32(")
     for path in sorted(HERE.glob("*.[ch]")):
@@ -84,6 +100,7 @@ def build(
         *WARNING_FLAGS,
         *_FLAGS,
         *(_FAST if fast else ()),
+        *(["-DGUARDED"] if f"{prefix}_guard.c" in files else ()),
         *flags,
         *sources,
         "-o",

@@ -4,7 +4,10 @@
  *
  *   cuts single|double|flips|failing GEOMETRY STRIDE    every STRIDE-th case; prints: cases losses
  *   cuts random|wear|soak GEOMETRY COUNT                so many cases
+ *   cuts refused GEOMETRY STRIDE                        the guard restores: every STRIDE-th call of the flash
  *   cuts images GEOMETRY FOLDER                         writes the medium and the state after every save
+ *
+ * With GUARDED a state is saved only by m_guard_check, which accepts every finite one.
  *
  * `m` stands for the model's name (testing/power/campaign.py puts it there). */
 #include "flash.h"
@@ -19,6 +22,9 @@
 #endif
 #include "learn.h"
 #include "m_store.h"
+#ifdef GUARDED
+#include "m_guard.h"
+#endif
 
 enum { SAVES = 5, STATES = SAVES + 4, NOTHING = -1 };
 
@@ -87,7 +93,7 @@ static m_medium_t medium(void)
 
 static void reset(void)
 {
-    flash.cut_at = flash.fails_at = 0;
+    flash.cut_at = flash.cut_call = flash.fails_at = 0;
     memset(arena, 0xa5, sizeof arena);
     memset(&store, 0xa5, sizeof store);
     need(m_init(&m, arena, sizeof arena) == M_OK, "m_init");
@@ -98,6 +104,20 @@ static void lose(const char *what, int save)
     if (losses++ < 3) {
         fprintf(stderr, "%s, save %d: %s\n", flash.is.name, save, what);
     }
+}
+
+/* Saves the model, through the guard if there is one. */
+static m_status save_model(void)
+{
+#ifdef GUARDED
+    static m_output_t out;
+    m_guard_verdict verdict;
+    const m_status status = m_guard_check(m, &out, &store, &verdict);
+    need(verdict == M_GUARD_ACCEPTED, "the guard refuses what it has to accept");
+    return status;
+#else
+    return m_store_save(&store, m);
+#endif
 }
 
 /* After a reset: which state there is, `low` to `high`; NOTHING for another one. */
@@ -129,7 +149,7 @@ static bool goes_on(int i)
     state_t next;
     get_state(&next);
     const bool learned = memcmp(&next, &states[i + 1], sizeof next) == 0;
-    return learned && m_store_save(&store, m) == M_OK && recover(i + 1, i + 1) == i + 1 && flash.fault == NULL;
+    return learned && save_model() == M_OK && recover(i + 1, i + 1) == i + 1 && flash.fault == NULL;
 }
 
 /* A case: what a reset has to find is state `save` - 1 or `save`, or between `low` and `save`. */
@@ -163,7 +183,7 @@ static bool save_cut(uint64_t cut, int torn, uint64_t random)
     if (setjmp(flash.off) != 0) {
         return true;
     }
-    const m_status status = m_store_save(&store, m);
+    const m_status status = save_model();
     flash.cut_at = 0;
     return status != M_OK;
 }
@@ -284,7 +304,7 @@ static bool failing_session(uint64_t call, bool on, int failure)
     int safe = SAVES - 2;
     for (int save = SAVES - 1; save <= SAVES; ++save) {
         set_state(&states[save]);
-        const m_status status = m_store_save(&store, m);
+        const m_status status = save_model();
         if (status == M_OK) {
             safe = save;
         } else if (status != M_ERR_IO) {
@@ -346,6 +366,51 @@ static void soak(uint64_t count, bool cuts)
     printf(" programmed %llu counted %u\n", (unsigned long long)flash.programmed, m_store_wear(&store));
 }
 
+#ifdef GUARDED
+/* The guard refuses a model whose weights overflow, and power or the flash fails in a call of the restore: a reset finds
+ * the state that was accepted last. False: the restore has fewer calls, and the model is in that state again. */
+static bool refused_once(int save, uint64_t call, bool cut)
+{
+    rewind_to(save);
+    need(m_set_lr(m, 1e38f) == M_OK, "m_set_lr");
+    learn(m, 1);
+    flash.calls = 0;
+    *(cut ? &flash.cut_call : &flash.fails_at) = call;
+    flash.fails_on = true;
+    flash.failure = FAILS_EARLY;
+    if (setjmp(flash.off) == 0) {
+        static m_output_t out;
+        static state_t restored;
+        m_guard_verdict verdict;
+        const m_status status = m_guard_check(m, &out, &store, &verdict);
+        const bool reached = flash.calls >= call;
+        if (verdict != M_GUARD_REFUSED || status != (reached ? M_ERR_IO : save == 1 ? M_ERR_FORMAT : M_OK)) {
+            lose("the guard accepts it, or returns another status", save);
+        }
+        get_state(&restored);
+        if (!reached && memcmp(&restored, &states[save - 1], sizeof restored) != 0) {
+            lose("the state that was accepted last is not restored", save);
+        }
+        judge(save - 1, save - 1);
+        return reached;
+    }
+    judge(save - 1, save - 1);
+    return true;
+}
+
+static void refused(uint64_t stride)
+{
+    for (int save = 1; save <= SAVES + 1; ++save) {
+        for (int cut = 0; cut < 2; ++cut) {
+            uint64_t call = 1;
+            while (refused_once(save, call, cut != 0)) {
+                call += stride;
+            }
+        }
+    }
+}
+#endif
+
 static void put_file(const char *folder, int number, const char *kind, const void *data, size_t size)
 {
     char name[512];
@@ -388,6 +453,10 @@ int main(int count, char **arguments)
         failing(number);
     } else if (strcmp(what, "wear") == 0 || strcmp(what, "soak") == 0) {
         soak(number, what[0] == 's');
+#ifdef GUARDED
+    } else if (strcmp(what, "refused") == 0) {
+        refused(number);
+#endif
     } else {
         need(false, "no such campaign");
     }

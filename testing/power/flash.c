@@ -33,10 +33,12 @@ static bool is_outside(flash_t *flash, uint32_t at, size_t size)
     return fault(flash, at > end || size > end - at, "outside of the region");
 }
 
-/* Whether this call fails. */
+/* Whether this call fails. Does not return if power does. */
 static bool fails(flash_t *flash)
 {
-    ++flash->calls;
+    if (++flash->calls == flash->cut_call) {
+        longjmp(flash->off, 1);
+    }
     return flash->fails_at != 0 && (flash->fails_on ? flash->calls >= flash->fails_at : flash->calls == flash->fails_at);
 }
 

@@ -37,6 +37,7 @@ typedef struct {
     uint64_t cut_at;     /* power fails in this operation; 0: never */
     int torn;
     uint64_t calls;      /* of the three functions */
+    uint64_t cut_call;   /* power fails at the beginning of this one; 0: never */
     uint64_t fails_at;   /* this call fails; 0: none */
     bool fails_on;       /* and all after it */
     int failure;         /* what a call that fails does */

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import struct
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,18 @@ def cuts(small: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    folder = tmp_path_factory.mktemp("guarded")
+    return campaign.project(campaign.small_model(folder), golden=campaign.golden_of_small(folder))
+
+
+@pytest.fixture(scope="module")
+def guarded_cuts(guarded: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, where a guard accepts what is saved, or refuses it and restores."""
+    return campaign.build(guarded, tmp_path_factory.mktemp("guarded_cuts"), flags=SANITIZE)
+
+
+@pytest.fixture(scope="module")
 def digits() -> Project:
     return campaign.project(campaign.DIGITS)
 
@@ -49,6 +62,33 @@ def digits() -> Project:
 def test_nothing_is_lost(what: str, number: int, least: int, geometry: int, cuts: Path) -> None:
     row = campaign.run(cuts, what, geometry, number)
     assert row.cases >= least and row.losses == 0, row
+
+
+@pytest.mark.parametrize("geometry", ALL)
+@pytest.mark.parametrize(
+    ("what", "number", "least"), [("single", 1, 48), ("double", 11, 48), ("failing", 3, 50), ("refused", 1, 60)]
+)
+def test_a_guard_loses_nothing(what: str, number: int, least: int, geometry: int, guarded_cuts: Path) -> None:
+    """A cut while it saves an accepted state, or restores the last one in place of a refused one."""
+    test_nothing_is_lost(what, number, least, geometry, guarded_cuts)
+
+
+GUARD_BUGS = {
+    "saves what it refuses": (
+        "verdict == NET_GUARD_ACCEPTED ? net_store_save(place, m) : net_store_load",
+        "verdict == NET_GUARD_ACCEPTED ? net_store_save(place, m) : net_store_save",
+    ),
+    "restores nothing": ("net_store_load(place, m)", "NET_OK"),
+    "accepts whatever comes": ("return guard->right >= NET_GUARD_LEAST;", "return guard != NULL;"),
+}
+
+
+@pytest.mark.parametrize("bug", GUARD_BUGS)
+def test_a_planted_bug_of_the_guard_loses_something(bug: str, guarded: Project, tmp_path: Path) -> None:
+    program = campaign.build(
+        guarded, tmp_path, change=_planting(*GUARD_BUGS[bug]), flags=("-O0", "-Wno-unused"), part="guard"
+    )
+    assert _loses(program, "refused", 1)
 
 
 def test_nothing_is_lost_of_a_larger_state(digits: Project, tmp_path: Path) -> None:
@@ -89,14 +129,16 @@ BUGS = {
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_loses_something(bug: str, small: Project, tmp_path: Path) -> None:
-    right, wrong = BUGS[bug]
+    program = campaign.build(small, tmp_path, change=_planting(*BUGS[bug]), flags=("-O0", "-Wno-unused"))
+    assert any(_loses(program, what, number) for what, number in FINDING)
 
+
+def _planting(right: str, wrong: str) -> Callable[[str], str]:
     def change(text: str) -> str:
         assert text.count(right) == 1
         return text.replace(right, wrong)
 
-    program = campaign.build(small, tmp_path, change=change, flags=("-O0", "-Wno-unused"))
-    assert any(_loses(program, what, number) for what, number in FINDING)
+    return change
 
 
 FINDING = (("single", 1), ("double", 3), ("flips", 31), ("failing", 1), ("soak", 300))
