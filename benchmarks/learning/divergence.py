@@ -47,15 +47,15 @@ TASKS = {**DEVELOPMENT, **FRESH, **REPORTED}
 class Training:
     """Accuracies on other samples before and after, from 0 to 1, and the last verdict of the watch.
 
-    golden: right golden samples before and after; golden_guarded, guarded: what a training with a guard ends with.
+    golden: right golden samples before, after, and after a training with a guard. rest: accuracies on the other samples
+    without the golden ones, before and after a training with a guard.
     """
 
     before: float
     after: float
     reported: bool
-    golden: tuple[int, int]
-    golden_guarded: int
-    guarded: float
+    golden: tuple[int, int, int]
+    rest: tuple[float, float]
 
     @property
     def worse(self) -> bool:
@@ -91,8 +91,9 @@ def trained(twin: Twin, seed: int, own: Data, test: Data, rate: float, golden: G
 
     test: begins with the golden samples.
     """
-    order, watch, known = np.random.default_rng(seed), Watch(int(max(own[1])) + 1), (test[0][:GOLDEN], test[1][:GOLDEN])
-    before, golden_before = accuracy(twin, test), right(twin, known)
+    order, watch = np.random.default_rng(seed), Watch(int(max(own[1])) + 1)
+    known, rest = (test[0][:GOLDEN], test[1][:GOLDEN]), (test[0][GOLDEN:], test[1][GOLDEN:])
+    before, golden_before, rest_before = accuracy(twin, test), right(twin, known), accuracy(twin, rest)
     guard = Guard(golden)
     assert guard.check(twin.instance), "the guard refuses the model of the file"
     for index in order.permutation(OWN)[:UNTRAINED]:
@@ -114,8 +115,8 @@ def trained(twin: Twin, seed: int, own: Data, test: Data, rate: float, golden: G
         for index in samples:
             loss_of(twin, own[0][index], own[1][index], rate)
         guard.check(twin.instance)
-    guarded = right(twin, known), accuracy(twin, test)
-    return Training(before, after, verdict == "worse", (golden_before, golden_after), *guarded)
+    golden_ends = golden_before, golden_after, right(twin, known)
+    return Training(before, after, verdict == "worse", golden_ends, (rest_before, accuracy(twin, rest)))
 
 
 def drawn(task: RateTask, seed: int) -> tuple[Data, Data]:
@@ -180,10 +181,9 @@ def counts(found: Sequence[Training]) -> tuple[int, int, int, int]:
 
 def guard_counts(found: Sequence[Training]) -> tuple[int, int, int]:
     """Over a point worse: on golden samples without and with the guard, and on other samples with it."""
-    least = [one.golden[0] - GOLDEN // 100 for one in found]
-    without = sum(one.golden[1] < bar for one, bar in zip(found, least, strict=True))
-    guarded = sum(one.golden_guarded < bar for one, bar in zip(found, least, strict=True))
-    return without, guarded, sum(one.guarded < one.before - 0.01 for one in found)
+    most = GOLDEN // 100
+    without, guarded = (sum(one.golden[0] - one.golden[end] > most for one in found) for end in (1, 2))
+    return without, guarded, sum(one.rest[1] < one.rest[0] - 0.01 for one in found)
 
 
 def row(name: str, found: Sequence[Training]) -> str:
