@@ -1,11 +1,12 @@
 """Measure what the order of samples costs a device, and what samples that it keeps win back (3 minutes).
 
     python -m benchmarks order [--tasks NAME,..] [--update all,last:1] [--quant float32] [--seeds N] [--first SEED]
-                               [--kept 60] [--old 1]
+                               [--kept 60] [--old 2] [--per-class]
 
 Small tasks (rate_tasks.py), one sample a step, at the constant rate with which one shuffled pass is most accurate on
 other seeds. Accuracies in % of samples that nothing trains on; means over seeds of the change of domain, with standard
-errors. A reservoir of --kept own samples (--runtime replay) trains with --old of them for each new one.
+errors. A reservoir of --kept own samples (--runtime replay) trains with --old of them for each new one. --per-class:
+the same places are one reservoir for each class, drawn from in turn.
 
 * One pass over 240 samples: shuffled, sorted by class, and sorted with kept samples.
 * Adapted by five shuffled passes; then 200 samples of one class come (each class in turn over the seeds), without and
@@ -43,10 +44,11 @@ TASKS = {**DEVELOPMENT, **FRESH, **REPORTED}
 
 @dataclass(frozen=True)
 class Mix:
-    """kept: places of the reservoir, 0 for none. old: samples of it for each new one."""
+    """kept: places in all, 0 for none. old: samples of these for each new one. classes: that have their own places."""
 
     kept: int = 0
-    old: int = 1
+    old: int = 0
+    classes: int = 1
 
 
 @dataclass(frozen=True)
@@ -67,18 +69,21 @@ class Device:
     """A model in use: learns from what comes, and from what it keeps of that."""
 
     def __init__(self, twin: Twin, rate: float, mix: Mix, seed: int) -> None:
-        self.twin, self.rate, self.kept = twin, rate, Reservoir[tuple[np.ndarray, np.ndarray]](mix.kept, seed)
-        self.kept.mix(1, mix.old)
+        self.twin, self.rate, self.old, self.drawn = twin, rate, mix.old, 0
+        places = mix.kept // mix.classes
+        self.kept = [Reservoir[tuple[np.ndarray, np.ndarray]](places, seed + one) for one in range(mix.classes)]
 
     def learn(self, data: Data, order: Iterable[int], offers: bool = True) -> None:
         """Train on samples. offers: to the reservoir, too."""
         for index in order:
-            while self.kept.due():
-                self._step(*self.kept.draw())
+            held = [one for one in self.kept if one.samples]
+            for _ in range(self.old if held else 0):
+                self._step(*held[self.drawn % len(held)].draw())
+                self.drawn += 1
             one = data[0][index][None], data[1][index][None]
             self._step(*one)
-            if offers and self.kept.capacity:
-                self.kept.add(one)
+            if offers and self.old:
+                self.kept[int(data[1][index]) % len(self.kept)].add(one)
 
     def accuracy(self, data: Data) -> float:
         """Of samples, in %."""
@@ -181,7 +186,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--first", type=int, default=300)
     parser.add_argument("--kept", type=int, default=60)
-    parser.add_argument("--old", type=int, default=1)
+    parser.add_argument("--old", type=int, default=2)
+    parser.add_argument("--per-class", action="store_true")
     given, missed = parser.parse_args(), list[str]()
     print("| task, trained | before | shuffled | by class | kept samples | lost | won back ", end="")
     print("| adapted | one class costs | with kept samples | run to run |\n" + "|---" * 11 + "|", flush=True)
@@ -190,7 +196,8 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 result = build(TASKS[name], update, given.quant, Path(folder))
                 seeds = range(given.first, given.first + given.seeds)
-                found = [*seeds_of(result, TASKS[name], seeds, Mix(given.kept, given.old))]
+                classes = int(drawn(TASKS[name], 0)[0][1].max()) + 1 if given.per_class else 1
+                found = [*seeds_of(result, TASKS[name], seeds, Mix(given.kept, given.old, classes))]
             text, below = row(f"{name}, {update}", found)
             print(text, flush=True)
             missed += below

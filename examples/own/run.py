@@ -7,7 +7,8 @@
     python examples/own/judge.py trained.onnx
 
 Any model and number format; own.npz is what finetune takes (docs/finetune.md). Its test samples train nothing. Where
-finetune asks for replay (--runtime replay=N) and there are x_old and y_old, one old sample follows every new one.
+the project has a reservoir (--runtime replay=N) and there are x_old and y_old, one old sample follows every new one.
+Without these the device keeps its own samples, and two of them follow every new one.
 Into the folder own/ go main.c and its headers with your model's name, to copy, the checkpoint trained.bin, and
 judged.npz: the test samples with what the board made of them. Without arm-none-eabi-gcc or qemu-system-arm it trains on
 the host alone, and says so.
@@ -21,6 +22,7 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -78,27 +80,44 @@ def samples(twin: tt.Twin, arrays: Mapping[str, Any], together: int, seed: int, 
     return {"train.bin": own, "old.bin": old, "test.bin": twin.as_inputs(arrays["x_test"]).tobytes()}
 
 
-def replayed_samples(report: Mapping[str, Any], arrays: Mapping[str, Any]) -> int:
-    """Old samples that the device keeps, 0 for none; said where the project asks for some."""
+@dataclass(frozen=True)
+class Kept:
+    """What the reservoir holds: samples of the file that are kept from the start, or own ones.
+
+    form: of samples.h. after_each: samples that follow each new one. old: samples that are kept from the start.
+    """
+
+    form: str = "samples_new.h"
+    after_each: int = 0
+    old: int = 0
+
+    def in_epoch(self, new: int) -> int:
+        """Samples to train on in a pass over so many new ones."""
+        return new + self.after_each * (new if self.old else new - 1)  # nothing is kept yet before the first
+
+
+def kept_samples(report: Mapping[str, Any], arrays: Mapping[str, Any]) -> Kept:
+    """What the device keeps; said where the project has a reservoir."""
     room, streams = report["runtime"]["replay"], report["plan"]["streams"]
     rows = streams is not None and streams["input_lines"]
     if room is None or not room["samples"]:
-        return 0
+        return Kept()
     if rows or report["micro_batch"] > 1 or report["features"] is not None:
         say("replay     none: main.c has no loop for it with --input-lines, --micro-batch or --features")
-        return 0
+        return Kept()
+    beside = f"{room['bytes']:,} B beside the arena"
     if "x_old" not in arrays:
-        say("replay     none: there are no x_old and y_old")
-        return 0
+        say(f"replay     {room['samples']} own samples, two after each new one; {beside}")
+        return Kept("samples_kept.h", after_each=2)
     count = min(room["samples"], len(arrays["x_old"]) // 2)
-    say(f"replay     {count} old samples, one after each new one; {room['bytes']:,} B beside the arena")
-    return count
+    say(f"replay     {count} old samples, one after each new one; {beside}")
+    return Kept("samples_old_too.h", after_each=1, old=count)
 
 
-def own_program(project: Path, work: Path, samples: int, replayed: bool) -> Path:
+def own_program(project: Path, work: Path, samples: int, form: str) -> Path:
     """main.c with the prefix of a project, and beside it the files of parts/ that the project needs.
 
-    samples: of an epoch, old ones too. replayed: whether there are old ones.
+    samples: of an epoch, kept ones too. form: of samples.h.
     """
     (path,) = project.glob("*_train.h")
     header, prefix = path.read_text(encoding="utf-8"), path.name.removesuffix("_train.h")
@@ -110,7 +129,7 @@ def own_program(project: Path, work: Path, samples: int, replayed: bool) -> Path
         "check.h": "check.h",
         "memories.h": "memories_two.h" if has("MEMORY_1_BYTES") else "memories_one.h",
         "input.h": "input_rows.h" if has("INPUT_ROWS") else "input_whole.h",
-        "samples.h": "samples_old_too.h" if replayed else "samples_new.h",
+        "samples.h": form,
         "update.h": "update_calls.h" if has("HAS_ACCUMULATE 1") else "update_one_call.h",
         "rate.h": "rate_falling.h" if (project / f"{prefix}_schedule.h").is_file() else "rate_fixed.h",
     }
@@ -155,12 +174,12 @@ def learn(given: argparse.Namespace, work: Path, project: Path) -> None:
     work.mkdir(parents=True, exist_ok=True)
     with twin_of(given.model, project, work / "update.toml", given.calib, given.target) as twin:
         report = json.loads((project / "report.json").read_text(encoding="utf-8"))
-        replayed = replayed_samples(report, arrays)
-        count = len(arrays["x"]) * (2 if replayed else 1)
+        kept = kept_samples(report, arrays)
+        count = kept.in_epoch(len(arrays["x"]))
         if count < report["batch"]:
             sys.exit(f"a batch of {report['batch']} is more than the {len(arrays['x'])} samples to train on")
-        program = own_program(project, work, count, replayed > 0)
-        files = samples(twin, arrays, report["micro_batch"], given.seed, replayed)
+        program = own_program(project, work, count, kept.form)
+        files = samples(twin, arrays, report["micro_batch"], given.seed, kept.old)
         result, host = train(Firmware(program, project, files), work, given.host, given.target or report["target"])
         folder = work / ("host" if host is None else "qemu")
         test = arrays["x_test"], arrays["y_test"]

@@ -181,3 +181,30 @@ def test_old_samples_are_replayed_as_a_reservoir_on_the_desk_does(tmp_path: Path
         assert twin.instance.save() == (tmp_path / "own" / "trained.bin").read_bytes()
     assert {index - 11 for index in drawn if index >= 11} == set(old.tolist())
     assert sum(index >= 11 for index in drawn) == 21
+
+
+@pytest.mark.qemu
+@needs_qemu
+def test_own_samples_are_kept_as_a_reservoir_on_the_desk_keeps_them(tmp_path: Path) -> None:
+    """Two after each new one, where the file has no old ones."""
+    model, x = tmp_path / "values.onnx", np.random.default_rng(4).standard_normal((10, 5)).astype(np.float32)
+    values_model(model)
+    np.savez(tmp_path / "own.npz", x=x, y=x[:, :3], x_test=x[:2], y_test=x[:2, :3])
+    compiled = tt.compile(model, loss="mse", lr=0.05, verify="none", epochs=3, runtime="replay=4")
+    compiled.save(tmp_path / "out")
+    done = python(OWN / "run.py", model, "--data", "own.npz", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "replay     4 own samples, two after each new one; 128 B beside the arena" in done.stdout
+    kept, order = Reservoir[int](4, 1), np.random.default_rng(0).permutation(10).tolist()
+    kept.mix(1, 2)
+    with compiled.twin() as twin:
+        for _ in range(3):
+            fresh = iter(order)
+            for _ in range(28):  # 10 new ones, and 18 kept ones in the first pass
+                if kept.due():
+                    index = kept.draw()
+                else:
+                    index = next(fresh)
+                    kept.add(index)
+                twin.train_step(x[index : index + 1], x[index : index + 1, :3])
+        assert twin.instance.save() == (tmp_path / "own" / "trained.bin").read_bytes()
