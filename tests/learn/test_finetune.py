@@ -31,7 +31,7 @@ from tinytrain_compile.learn import rate_search as search
 from tinytrain_compile.learn.finetune import check_learned, finetune, kept_of, reservoir_sizes, write_finding
 from tinytrain_compile.learn.rate_search import most_runs
 from tinytrain_compile.learn.runs import PARTIAL
-from tinytrain_compile.learn.training import Build, LearningRun, area, learn_all, with_kept
+from tinytrain_compile.learn.training import KEPT_AFTER_EACH, Build, LearningRun, area, learn_all, with_kept
 from tinytrain_compile.options.effort import FinetuneEffort
 from tinytrain_compile.parts.average.twin import Average
 from tinytrain_compile.parts.schedule.twin import Schedule
@@ -265,7 +265,7 @@ def test_the_order_of_a_stream_is_compared(own: Path) -> None:
     plain = FinetuneEffort(4, 1, clips=(0.0,), jobs=1)
     found = finetune(options, replace(plain, order="sorted"), own.parent / "f.toml", silent)
     (note,) = [note for note in found.notes if "one pass" in note]
-    assert "sorted by class with 60 kept samples (--runtime replay=60)" in note
+    assert "sorted by class with 2 of 60 kept samples after each new one (--runtime replay=60)" in note
     shuffled, in_order, kept = (float(text) for text in re.findall(r"accuracy ([\d.]+)%", note))
     assert shuffled > kept > in_order, "a sorted pass forgets, and kept samples win back"
     assert not any("one pass" in note for note in finetune(options, plain, own.parent / "g.toml", silent).notes)
@@ -280,11 +280,13 @@ def test_only_classes_are_sorted(tmp_path: Path) -> None:
 
 
 def test_kept_samples_come_before_new_ones() -> None:
-    """Every new sample once, in order, and before each but the first two one that came before."""
+    """Every new sample once, in order, and before each but the first two some that came before."""
     found = with_kept(np.arange(30), 4, 1).tolist()
-    assert [found[0], *found[1::2]] == list(range(30))
-    assert all(old < new for old, new in zip(found[2::2], found[3::2], strict=True))
-    assert len(set(found[2::2])) > 4, "the reservoir changes"
+    new, kept = [found[0], *found[1 :: 1 + KEPT_AFTER_EACH]], found[2:]
+    assert new == list(range(30)) and len(found) == 30 + KEPT_AFTER_EACH * 28
+    del kept[KEPT_AFTER_EACH :: 1 + KEPT_AFTER_EACH]
+    assert all(old < new[2 + at // KEPT_AFTER_EACH] for at, old in enumerate(kept))
+    assert len(set(kept)) > 4, "the reservoir changes"
 
 
 def test_replay_is_recommended_where_it_brings_back_what_was_forgotten(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from tinytrain_compile.ir.types import Array
 from tinytrain_compile.learn.choice_by_data import choose_by_data
 from tinytrain_compile.learn.rate_search import Place, RateSearch, Searched, Trainings, Variant
 from tinytrain_compile.learn.runs import PARTIAL, KnownRuns, check_out, unwritten
-from tinytrain_compile.learn.training import CHECK_SHARE, Build, held_back
+from tinytrain_compile.learn.training import CHECK_SHARE, KEPT_AFTER_EACH, Build, held_back
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.options.effort import FinetuneEffort
 from tinytrain_compile.parts.part import refuse_shifted
@@ -49,8 +49,7 @@ from tinytrain_compile.verify.tools import find_tools, work_folder
 FEWEST_KEPT = 20
 """Old samples that are tried first: in learning tasks these brought back 57 of the 65 points that 100 brought back."""
 KEPT = 60
-"""Own samples that a device keeps against the order of its stream: on a synthetic task they won back 45 of the 52
-points that a pass sorted by class had lost."""
+"""Own samples that a device keeps against the order of its stream (`make bench NAME=order`)."""
 FORGOTTEN, REPLAY_GAIN, FORGOTTEN_LOSS = 0.02, 0.01, 1.1
 """Of the accuracy on old samples: what may be lost before replay is asked for, and what more of it has to bring back;
 where labels are values, how many times larger the loss on them may become."""
@@ -260,7 +259,8 @@ def _stream_note(trainings: Trainings, place: Place) -> tuple[str, ...]:
     shuffled, plain, kept = (score_text(trainings.streamed(place, *each)[-1]) for each in how)
     named = "sorted by class" if order == "sorted" else "as recorded"
     what = f"one pass at a constant rate: {shuffled} if shuffled; {plain} {named}"
-    return (f"{what}; {kept} {named} with {KEPT} kept samples (--runtime replay={KEPT})",)
+    way = f"{KEPT_AFTER_EACH} of {KEPT} kept samples after each new one (--runtime replay={KEPT})"
+    return (f"{what}; {kept} {named} with {way}",)
 
 
 def _check_inputs(model: ImportedModel) -> None:
