@@ -33,6 +33,7 @@ import tinytrain_compile as tt
 from benchmarks.learning.rate_tasks import DEVELOPMENT, FRESH, OWN, REPORTED, Data, RateTask
 from tinytrain_compile.api import Compiled
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.types import Array
 from tinytrain_compile.parts.replay.twin import Reservoir
 from tinytrain_compile.twin import Twin
 
@@ -71,7 +72,7 @@ class Device:
     def __init__(self, twin: Twin, rate: float, mix: Mix, seed: int) -> None:
         self.twin, self.rate, self.old, self.drawn = twin, rate, mix.old, 0
         places = mix.kept // mix.classes
-        self.kept = [Reservoir[tuple[np.ndarray, np.ndarray]](places, seed + one) for one in range(mix.classes)]
+        self.kept = [Reservoir[tuple[Array, Array]](places, seed + one) for one in range(mix.classes)]
 
     def learn(self, data: Data, order: Iterable[int], offers: bool = True) -> None:
         """Train on samples. offers: to the reservoir, too."""
@@ -87,14 +88,14 @@ class Device:
 
     def accuracy(self, data: Data) -> float:
         """Of samples, in %."""
-        return 100 * float(np.mean(self.twin.predict(data[0]).argmax(axis=1) == data[1]))
+        return 100 * float((self.twin.predict(data[0]).argmax(axis=1) == data[1]).mean())
 
-    def _step(self, x: np.ndarray, y: np.ndarray) -> None:
+    def _step(self, x: Array, y: Array) -> None:
         with contextlib.suppress(CompileError):  # NaN: the step changed nothing
             self.twin.train_step(x, y, lr=self.rate)
 
 
-def sample_order(rng: np.random.Generator, y: np.ndarray, by_class: bool) -> np.ndarray:
+def sample_order(rng: np.random.Generator, y: Array, by_class: bool) -> Array:
     """A random order; by_class: of classes, and within each."""
     order = rng.permutation(len(y))
     rank = rng.permutation(int(y.max()) + 1)
