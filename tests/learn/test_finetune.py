@@ -27,6 +27,7 @@ from tinytrain_compile.data.own_data import own_data, read_own_data
 from tinytrain_compile.data.samples import in_slots
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.learning import Finding, Learned, RateSchedule, Score, Tried, mean_curve
+from tinytrain_compile.ir.types import Array
 from tinytrain_compile.learn import rate_search as search
 from tinytrain_compile.learn.finetune import check_learned, finetune, kept_of, reservoir_sizes, write_finding
 from tinytrain_compile.learn.rate_search import most_runs
@@ -269,6 +270,30 @@ def test_the_order_of_a_stream_is_compared(own: Path) -> None:
     shuffled, in_order, kept = (float(text) for text in re.findall(r"accuracy ([\d.]+)%", note))
     assert shuffled > kept > in_order, "a sorted pass forgets, and kept samples win back"
     assert not any("one pass" in note for note in finetune(options, plain, own.parent / "g.toml", silent).notes)
+
+
+def test_it_tells_how_often_a_guard_would_refuse(own: Path) -> None:
+    """Golden samples like the own ones are known better with each epoch; with other labels they are lost."""
+    x, y = np.load(own)["x"][:50], np.load(own)["y"][:50]
+    model, golden = DIGITS / "digits.onnx", own.parent / "golden.npz"
+    with tt.compile(model, update="all", verify="none").twin() as twin:
+        answers = twin.predict(x).argmax(axis=1)
+
+    def note_of(labels: Array, drop: float) -> str:
+        np.savez(golden, x=x, y=labels)
+        options = options_from(model, {"update": "all", "data": own, "guard": golden, "guard_drop": drop})
+        found = finetune(options, FinetuneEffort(4, 1, clips=(0.0,), jobs=1), own.parent / "f.toml", silent)
+        assert [len(one.golden) for one in found.learned] == [found.learned[0].epochs] * len(found.learned)
+        return next(note for note in found.notes if "a guard with" in note)
+
+    assert re.search(r"--guard-drop 1% refuses 0 of \d ends of epochs$", note_of(y, 0.01))
+    refused = re.search(
+        r"1% refuses (\d) of (\d) ends of epochs; --guard-drop (\d+)% refuses none$", note_of(answers, 0.01)
+    )
+    assert refused is not None and refused[1] == refused[2] != "0"
+    proposed = int(refused[3])
+    assert re.search(r"refuses 0 of \d", note_of(answers, proposed / 100))
+    assert not re.search(r"refuses 0 of \d", note_of(answers, (proposed - 2) / 100)), "steps of 2 %: 50 samples"
 
 
 def test_only_classes_are_sorted(tmp_path: Path) -> None:

@@ -63,19 +63,21 @@ class Score:
 class Curve:
     """Scores of one training, before the first epoch and after each; in final trainings, of old samples too.
 
-    steps: updates of an epoch. failed: a loss was NaN or infinite; scores before it are included.
+    steps: updates of an epoch. failed: a loss was NaN or infinite; scores before it are included. golden: in final
+    trainings with --guard, the share of golden samples lost at the end of each epoch.
     """
 
     scores: tuple[Score, ...]
     old: tuple[Score, ...]
     steps: int
     failed: bool = False
+    golden: tuple[float, ...] = ()
 
 
 def curve_of(found: Mapping[str, Any]) -> Curve:
     """Make a curve from its `dataclasses.asdict` form."""
     each = {name: tuple(Score(**score) for score in found[name]) for name in ("scores", "old")}
-    return Curve(**each, steps=found["steps"], failed=found["failed"])
+    return Curve(**each, steps=found["steps"], failed=found["failed"], golden=tuple(found["golden"]))
 
 
 def mean_curve(curves: Sequence[Sequence[Score]], failed: Sequence[bool]) -> tuple[Score, ...]:
@@ -148,7 +150,8 @@ class Learned:
     """Mean over seeds of the recommended training's scores on test samples, and on old ones (empty without).
 
     replay: old samples kept, one of which follows every new one (0: none). spread: standard deviation between seeds of
-    the final accuracy, or of the loss. steps: updates of an epoch.
+    the final accuracy, or of the loss. steps: updates of an epoch. golden: with --guard, the share of golden samples
+    lost at each end of an epoch, of all seeds.
     """
 
     replay: int
@@ -156,6 +159,7 @@ class Learned:
     old: tuple[Score, ...]
     spread: float
     steps: int
+    golden: tuple[float, ...] = ()
 
     @property
     def epochs(self) -> int:

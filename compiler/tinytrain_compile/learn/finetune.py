@@ -38,9 +38,10 @@ from tinytrain_compile.learn.runs import PARTIAL, KnownRuns, check_out, unwritte
 from tinytrain_compile.learn.training import CHECK_SHARE, KEPT_AFTER_EACH, Build, held_back
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.options.effort import FinetuneEffort
+from tinytrain_compile.parts.guard.part import Guard
 from tinytrain_compile.parts.part import refuse_shifted
 from tinytrain_compile.parts.replay.part import record_bytes
-from tinytrain_compile.report.learning import finding_lines, finding_toml, score_text
+from tinytrain_compile.report.learning import finding_lines, finding_toml, guard_note, score_text
 from tinytrain_compile.report.pages.finetune import finding_html
 from tinytrain_compile.target.loader import load_target
 from tinytrain_compile.verify.build import build_library
@@ -233,8 +234,10 @@ def _found(trainings: Trainings, notes: tuple[str, ...], options: CompileOptions
         trainings, found.place, max(1, found.chosen.best_epoch), reservoir_sizes(asked, old, room.most)
     )
     notes = (*notes, *_edge_note(found), *room.notes(min(asked, old // 2)), *_stream_note(trainings, found.place))
-    made, rate = len(trainings.made), found.place[1]
-    finding = Finding(found.rounds, found.chosen, rate, learned, kept_of(learned), made, notes=notes)
+    made, rate, kept = len(trainings.made), found.place[1], kept_of(learned)
+    lost = next(one.golden for one in learned if one.replay == kept)
+    notes = (*notes, *([guard_note(lost, options.guard_drop)] if lost else ()))
+    finding = Finding(found.rounds, found.chosen, rate, learned, kept, made, notes=notes)
     return _with_facts(finding, project, data, room)
 
 
@@ -366,8 +369,9 @@ def _build(project: Project, data: OwnData, folder: Path) -> Build:
     library = build_library(project.bundle, find_tools(), folder)
     own, test = in_slots(face, data.own), in_slots(face, data.test)
     old = None if data.old is None else in_slots(face, data.old)
-    code = library.read_bytes()
-    return Build(library, code, face, project.model, project.summary.train, own, test, old, data.copies, data.faults)
+    code, train = library.read_bytes(), project.summary.train
+    golden = next((part.golden for part in project.summary.parts if isinstance(part, Guard)), None)
+    return Build(library, code, face, project.model, train, own, test, old, data.copies, data.faults, golden)
 
 
 def _digest(projects: Sequence[Project], data: OwnData) -> str:

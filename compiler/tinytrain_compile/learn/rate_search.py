@@ -123,7 +123,8 @@ class Trainings:
         old = mean_curve([one.old for one in curves], [one.failed for one in curves]) if curves[0].old else ()
         ends = [one.scores[-1] for one in curves]
         spread = float(np.std([one.loss if one.accuracy is None else one.accuracy for one in ends]))
-        return Learned(replay, means(curves), old, spread, curves[0].steps)
+        golden = tuple(lost for one in curves for lost in one.golden)
+        return Learned(replay, means(curves), old, spread, curves[0].steps, golden)
 
     def streamed(self, place: Place, order: StreamOrder, kept: int) -> tuple[Score, ...]:
         """Train one pass at a constant rate, in an order: mean scores of test samples before and after."""

@@ -13,12 +13,14 @@ import numpy as np
 from tinytrain_compile.data.own_data import old_parts, split
 from tinytrain_compile.data.samples import class_count, is_written
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.golden import Golden
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.learning import Curve, RateSchedule, Score, StreamOrder, warm_up_updates
 from tinytrain_compile.ir.stages import Interface, Samples, TrainGraph
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.learn.runs import in_processes
 from tinytrain_compile.parts.average.twin import Average
+from tinytrain_compile.parts.guard.twin import Guard
 from tinytrain_compile.parts.replay.twin import Reservoir
 from tinytrain_compile.parts.schedule.twin import Schedule
 from tinytrain_compile.twin import Instance
@@ -96,6 +98,7 @@ class Build:
 
     library: where it lies; code: what is in it, for processes of other machines, which have to have the same processor.
     copies: the network repeats its input. faults: of its test samples, which are no sound ones (None: not known).
+    golden: samples of --guard.
     """
 
     library: Path
@@ -108,6 +111,7 @@ class Build:
     old: Samples | None
     copies: bool = False
     faults: Array | None = None
+    golden: Golden | None = None
 
     @property
     def _says_threshold(self) -> bool:
@@ -138,6 +142,7 @@ class Build:
         score = self._final_score if run.final else self._score
         found = [score(instance, held)]
         old = [] if kept is None else [self._score(instance, kept)]
+        guard, lost = Guard(self.golden) if run.final and self.golden else None, list[float]()
         best, waited = found[0].worth, 0
         steps = self._steps(len(fit.x) + (KEPT_AFTER_EACH * (len(fit.x) - 2) if run.kept else 0), pool)
         rates = run.rates(steps * run.epochs)
@@ -148,13 +153,14 @@ class Build:
                 with _as_kept(instance, average):
                     found.append(score(instance, held))
                     old += [] if kept is None else [self._score(instance, kept)]
+                    lost += [guard.lost(instance.infer(guard.golden.samples.x))] if guard else []
             except CompileError:
-                return Curve(tuple(found), tuple(old), steps, True)
+                return Curve(tuple(found), tuple(old), steps, True, tuple(lost))
             better = found[-1].worth > best
             best, waited = (found[-1].worth, 0) if better else (best, waited + 1)
             if waited >= PATIENCE and not (run.final or run.settles):
                 break
-        return Curve(tuple(found), tuple(old), steps)
+        return Curve(tuple(found), tuple(old), steps, golden=tuple(lost))
 
     def _parts(self, run: LearningRun) -> tuple[Samples, Samples]:
         """Return own samples that a run trains on, and those that it holds back.

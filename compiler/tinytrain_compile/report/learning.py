@@ -13,6 +13,8 @@ from tinytrain_compile.report.layout import WIDTH, block, grouped, plural, print
 BARS = "▁▂▃▄▅▆▇█"
 MOST_BARS = 60
 """Epochs that a line of the terminal shows."""
+_GUARD_ROUNDING = 1e-5
+"""Share of golden samples below one of the most that a guard has, for rounding."""
 
 
 Text = tuple[str, str]
@@ -28,6 +30,22 @@ def finding_lines(finding: Finding, width: int = WIDTH) -> list[str]:
 
 def _lines(texts: Sequence[Text], width: int) -> list[str]:
     return block(sentence(key, text, width) for key, text in texts)
+
+
+def guard_note(lost: Sequence[float], drop: float) -> str:
+    """Return how often a guard would refuse the recommended training, and a limit that refuses none of it.
+
+    lost: share of golden samples lost at each end of an epoch. drop: --guard-drop.
+    """
+    refused = sum(not one <= drop + _GUARD_ROUNDING for one in lost)
+    said = f"a guard with --guard-drop {100 * drop:g}% refuses {refused} of {len(lost)} ends of epochs"
+    if not refused:
+        return said
+    worst = max(one if math.isfinite(one) else math.inf for one in lost)
+    most = math.ceil(100 * worst - 100 * _GUARD_ROUNDING) if worst < math.inf else 100
+    if most >= 100:
+        return f"{said}: the golden samples are unlike the samples to train on"
+    return f"{said}; --guard-drop {most}% refuses none"
 
 
 def score_text(score: Score) -> str:

@@ -39,11 +39,30 @@ class Guard:
 
     def keeps_limit(self, outputs: Array) -> bool:
         """Judge outputs for the golden samples, (samples, output elements) in float32, as the C does."""
+        found = self._found(outputs)
+        if self.golden.least is not None:
+            return bool(found >= self.golden.least)
+        assert self.golden.most is not None
+        return bool(found <= np.float32(self.golden.most))
+
+    def lost(self, outputs: Array) -> float:
+        """Return the share of the golden samples that are right no more, or by which the error has grown.
+
+        It is what --guard-drop limits; negative for a model better than the file's, NaN for an error that is.
+        """
+        found = float(self._found(outputs))
+        if self.golden.right is not None:
+            return (self.golden.right - found) / len(outputs)
+        assert self.golden.error is not None
+        return found / self.golden.error - 1 if self.golden.error else (0.0 if found == 0 else float("inf"))
+
+    def _found(self, outputs: Array) -> int | np.float32:
+        """Count right classes, or sum squared errors."""
         y = self.golden.samples.y.reshape(len(outputs), -1)
         if self.golden.least is not None:
             own = np.take_along_axis(outputs, y[:, :1].astype(int), axis=1)[:, 0]
             right = np.isfinite(own) & (outputs.argmax(axis=1) == y[:, 0]) & ~np.isnan(outputs).any(axis=1)
-            return int(right.sum()) >= self.golden.least
+            return int(right.sum())
         total = np.float32(0)
         with np.errstate(over="ignore", invalid="ignore"):
             for sample in outputs - y:
@@ -51,8 +70,7 @@ class Guard:
                 for off in sample:
                     error = error + off * off
                 total = total + error
-        assert self.golden.most is not None
-        return bool(total <= np.float32(self.golden.most))
+        return total
 
     def check(self, instance: Guarded) -> bool:
         """Return whether the model was accepted; the instance then holds it, or the last accepted state."""
