@@ -36,8 +36,8 @@ PATIENCE = 5
 """Epochs without anything better after which a run ends."""
 
 KEPT_AFTER_EACH = 2
-"""Kept samples of a device for each new one. Development tasks of `make bench NAME=order`
-chose it: of 55 points that a pass sorted by class lost, one won back 81 %, and two 96 %."""
+"""Kept samples of a device for each new one. Development tasks of `make bench NAME=order` chose it: of 55 points that a
+pass sorted by class lost, one won back 81 %, and two 96 %."""
 
 
 def held_back(own: Samples, train: TrainGraph, seed: int) -> tuple[Array, Array]:
