@@ -75,9 +75,9 @@ class Curve:
 
 
 def curve_of(found: Mapping[str, Any]) -> Curve:
-    """Make a curve from its `dataclasses.asdict` form."""
+    """Make a curve from its `dataclasses.asdict` form; of an earlier version, without `golden`."""
     each = {name: tuple(Score(**score) for score in found[name]) for name in ("scores", "old")}
-    return Curve(**each, steps=found["steps"], failed=found["failed"], golden=tuple(found["golden"]))
+    return Curve(**each, steps=found["steps"], failed=found["failed"], golden=tuple(found.get("golden", ())))
 
 
 def mean_curve(curves: Sequence[Sequence[Score]], failed: Sequence[bool]) -> tuple[Score, ...]:
