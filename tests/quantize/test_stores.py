@@ -22,7 +22,7 @@ from tinytrain_compile.ops.names import trained as trained_by
 from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.planner import plan_memory
 from tinytrain_compile.quantize import WeightStore, count_saturations
-from tinytrain_compile.quantize.storage import fine_weights
+from tinytrain_compile.quantize.storage import fine_weights, store_note
 from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.report.analysis import analyse
 from tinytrain_compile.report.rows.formats import quant_tensors
@@ -123,6 +123,13 @@ def test_a_mixed_store_takes_whole_small_weights() -> None:
     assert fine_weights(weights[:1], "mixed") == (), "a single weight is more than a quarter of all"
     assert [v.name for v in fine_weights([*weights, Value("e", (50,), "int8")], "mixed")] == ["b", "d"]
     assert [v.name for v in fine_weights([*weights, Value("e", (130,), "int8")], "mixed")] == ["b", "d", "a"]
+
+
+def test_the_note_names_the_other_store_if_no_tensor_is_small() -> None:
+    """Two tensors of equal size: neither is a quarter of all."""
+    weights = [Value(name, (40,), "int8") for name in "ab"]
+    assert "q8.8 takes 80 B more" in store_note(weights, fine_weights(weights, "mixed"))
+    assert "q8.8" not in store_note(weights, weights[:1]) + store_note((), ())
 
 
 @pytest.mark.parametrize(

@@ -39,10 +39,16 @@ def fine_weights(trained: Sequence[Value], store: WeightStore) -> tuple[Value, .
 
 
 def store_note(trained: Sequence[Value], fine: Sequence[Value]) -> str:
-    """Return the report's note on a mixed store (its rows of quant_tensors name the tensors)."""
+    """Return the report's note on a mixed store (its rows of quant_tensors name the tensors).
+
+    If no tensor is small enough, all weights are rounded by noise, which costs half a point and more at one sample per
+    update (docs/results-int8.md).
+    """
     extra, weights = sum(v.elements for v in fine), sum(v.elements for v in trained)
     tensors = f"{len(fine)} of {len(trained)} tensors"
-    return f"--weight-store mixed: fractions in {tensors} ({extra} of {weights} B)"
+    found = f"--weight-store mixed: fractions in {tensors} ({extra} of {weights} B)"
+    none = f": none is that small; --weight-store q8.8 takes {weights} B more and loses less at one sample per update"
+    return found if fine or not trained else found + none
 
 
 # ---- range of int8 ---------------------------------------------------------------------------------------------------
