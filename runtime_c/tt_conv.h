@@ -25,6 +25,26 @@ static inline TT_ALWAYS tt_conv_shape tt_conv_shape_of(int32_t count, int32_t he
         dilation_columns, high, wide, strip, across, zero};
 }
 
+/* The taps along an axis that reach every stride-th element of the image from `phase` on: the first one, the distance
+ * between two, and how many. Element `phase` reads the error from `from` on, every step-th element, with the last tap first. */
+typedef struct tt_reach {
+    int32_t tap, apart, taps, step, from;
+} tt_reach;
+
+static inline TT_ALWAYS tt_reach tt_reach_of(
+    int32_t phase, int32_t pad, int32_t kernel, int32_t stride, int32_t dilation)
+{
+    int32_t apart = 1, tap = 0;
+    while (apart * dilation % stride != 0) {
+        apart++;
+    }
+    while (tap < apart && (phase + pad - tap * dilation) % stride != 0) {
+        tap++;
+    }
+    const int32_t step = apart * dilation / stride, taps = tap < apart && tap < kernel ? (kernel - 1 - tap) / apart + 1 : 0;
+    return (tt_reach){tap, apart, taps, step, (phase + pad - tap * dilation) / stride - (taps - 1) * step};
+}
+
 /* The row of the image that begins at column -left, n elements of it, with its border. x: the row, NULL: there is none. */
 static inline TT_ALWAYS void tt_row8(int8_t *to, const int8_t *x, int32_t n, tt_conv_shape of)
 {

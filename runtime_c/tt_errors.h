@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
-/* Data gradients of convolutions with strides, of pixels that are not all reached by as many taps: 1x1, and 3x3 depthwise
- * with stride 2. The same bits on every core. */
+/* Data gradients of convolutions whose pixels are not all reached by as many neighbours: over all channels, with strides or
+ * dilations, and 3x3 depthwise with stride 2. The same bits on every core. */
 #ifndef TT_ERRORS_H
 #define TT_ERRORS_H
 
@@ -28,7 +28,7 @@ static inline TT_ALWAYS bool tt_is_kept(const void *mask, int32_t at, tt_keep ke
     return keep.kind == TT_ALL_KEPT || (((const uint8_t *)mask)[at / 8] >> at % 8 & 1) != 0;
 }
 
-/* ---- 1x1 --------------------------------------------------------------------------------------------------------- */
+/* ---- over all channels ------------------------------------------------------------------------------------------- */
 
 /* Two columns of weights, `on` (0 or 1) from each other, as tt_widen_two lays them; what is no whole block is behind it. */
 static inline TT_ALWAYS void tt_turn_two(int16_t *to, const int8_t *w, int32_t on, int32_t pitch, int32_t n)
@@ -44,43 +44,90 @@ static inline TT_ALWAYS void tt_turn_two(int16_t *to, const int8_t *w, int32_t o
     }
 }
 
-/* A QConvGradInput of 1x1 with strides: the errors of pixels that no tap reaches are 0. scratch: two columns of weights;
+/* Adds the products of a tap for two pixels, whose errors are `pitch` elements apart, with two columns of n weights each. */
+static inline TT_ALWAYS void tt_add_tap(int32_t sums[4], const int16_t *weights, const int8_t *g, int32_t pitch, int32_t n)
+{
+    const int32_t blocks = n / 4, rest = n % 4;
+    if (blocks > 0) {
+        tt_dot_direct_2x2(&sums[0], &sums[1], &sums[2], &sums[3], weights, g, pitch, blocks);
+    }
+    weights += 8 * blocks;
+    g += 4 * blocks;
+    TT_UNROLL
+    for (int32_t k = 0; k < rest; k++) {
+        sums[0] += weights[k] * g[k];
+        sums[1] += weights[k] * g[pitch + k];
+        sums[2] += weights[rest + k] * g[k];
+        sums[3] += weights[rest + k] * g[pitch + k];
+    }
+}
+
+/* A QConvGradInput over all channels, whatever its strides and dilations. Two pixels that the same taps reach, and two
+ * channels, are computed together; a pixel that no tap reaches is 0. scratch: two columns of weights of every tap;
  * exponent: of the incoming error less that of what comes out; of: the layer. */
-static inline TT_ALWAYS void tt_pixels_error(int8_t *y, int16_t *scratch, int32_t *peak, const int8_t *g, const int8_t *w,
+static inline TT_ALWAYS void tt_windows_error(int8_t *y, int16_t *scratch, int32_t *peak, const int8_t *g, const int8_t *w,
     const int32_t *multiplier, const int8_t *shift, const void *mask, int32_t exponent, tt_conv_shape of, tt_keep keep)
 {
-    const int32_t blocks = of.outputs / 4, rest = of.outputs % 4, line = of.width * of.channels;
-    memset(y, 0, (size_t)(of.count * of.height * line));
+    const int32_t line = of.width * of.channels, n = of.outputs;
+    if (of.down > 1 || of.right > 1) {
+        memset(y, 0, (size_t)(of.count * of.height * line));
+    }
     for (int32_t c = 0; c < of.channels; c += 2) {
         const int32_t next = of.channels % 2 == 0 || c + 1 < of.channels ? 1 : 0;
         const int32_t factor_0 = tt_factor(multiplier[c]), down_0 = tt_down(multiplier[c], shift[c] + exponent);
         const int32_t factor_1 = tt_factor(multiplier[c + next]);
         const int32_t down_1 = tt_down(multiplier[c + next], shift[c + next] + exponent);
-        const int8_t *from = g;
-        tt_turn_two(scratch, w + c, next, of.channels, of.outputs);
-        for (int32_t row = 0; row < of.count * of.high; row++) {
-            int32_t place = (row / of.high * of.height + row % of.high * of.down) * line + c;
-            for (int32_t x = 0; x < of.wide; x += 2) {
-                const int32_t second = of.wide % 2 == 0 || x + 1 < of.wide ? 1 : 0, on = second * of.right * of.channels;
-                const int16_t *const last = scratch + 8 * blocks;
-                const int8_t *const tail = from + 4 * blocks;
-                int32_t sum_00 = 0, sum_01 = 0, sum_10 = 0, sum_11 = 0;
-                if (blocks > 0) {
-                    tt_dot_direct_2x2(&sum_00, &sum_01, &sum_10, &sum_11, scratch, from, second * of.outputs, blocks);
+        for (int32_t t = 0; t < of.rows * of.columns; t++) {
+            tt_turn_two(scratch + 2 * n * t, w + t * of.channels + c, next, of.rows * of.columns * of.channels, n);
+        }
+        for (int32_t row = 0; row < of.count * of.height; row++) {
+            const int8_t *const map = g + row / of.height * of.high * of.wide * n;
+            const tt_reach rows = tt_reach_of(row % of.height, of.top, of.rows, of.down, of.dilation_rows);
+            for (int32_t phase = 0; phase < of.right && phase < of.width; phase++) {
+                const tt_reach columns = tt_reach_of(phase, of.left, of.columns, of.right, of.dilation_columns);
+                const int32_t last = columns.tap + (columns.taps - 1) * columns.apart;
+                int32_t place = row * line + phase * of.channels + c, column = columns.from;
+                if (rows.taps == 0 || columns.taps == 0) {
+                    continue;
                 }
-                for (int32_t k = 0; k < rest; k++) {
-                    sum_00 += last[k] * tail[k];
-                    sum_01 += last[k] * tail[second * of.outputs + k];
-                    sum_10 += last[rest + k] * tail[k];
-                    sum_11 += last[rest + k] * tail[second * of.outputs + k];
+                for (int32_t x = phase; x < of.width; x += 2 * of.right, column += 2) {
+                    const int32_t second = x + of.right < of.width ? 1 : 0;
+                    int32_t sums[4] = {0, 0, 0, 0};
+                    for (int32_t i = 0, at = rows.from; i < rows.taps; i++, at += rows.step) {
+                        if (at < 0 || at >= of.high) {
+                            continue;
+                        }
+                        const int32_t tap = (rows.tap + (rows.taps - 1 - i) * rows.apart) * of.columns + last;
+                        const int16_t *weights = scratch + 2 * n * tap;
+                        const int8_t *from = map + (at * of.wide + column) * n;
+                        int32_t to = column;
+                        for (int32_t j = 0; j < columns.taps; j++) {
+                            if (to >= 0 && to < of.wide - second) {
+                                tt_add_tap(sums, weights, from, second * n, n);
+                            } else if (to == -1 || to == of.wide - 1) { /* one of two is beside the error */
+                                int32_t own[4] = {0, 0, 0, 0};
+                                tt_add_tap(own, weights, to < 0 ? from + n : from, 0, n);
+                                sums[0] += to < 0 ? 0 : own[0];
+                                sums[1] += to < 0 ? own[0] : 0;
+                                sums[2] += to < 0 ? 0 : own[2];
+                                sums[3] += to < 0 ? own[2] : 0;
+                            }
+                            to += columns.step;
+                            from += columns.step * n;
+                            weights -= 2 * n * columns.apart;
+                        }
+                    }
+                    if (second > 0) {
+                        const int32_t other = place + of.right * of.channels;
+                        y[other] = tt_rescaled_error(tt_is_kept(mask, other, keep), sums[1], factor_0, down_0, peak);
+                        y[other + next] =
+                            tt_rescaled_error(tt_is_kept(mask, other + next, keep), sums[3], factor_1, down_1, peak);
+                    }
+                    y[place] = tt_rescaled_error(tt_is_kept(mask, place, keep), sums[0], factor_0, down_0, peak);
+                    y[place + next] =
+                        tt_rescaled_error(tt_is_kept(mask, place + next, keep), sums[2], factor_1, down_1, peak);
+                    place += 2 * of.right * of.channels;
                 }
-                y[place] = tt_rescaled_error(tt_is_kept(mask, place, keep), sum_00, factor_0, down_0, peak);
-                y[place + next] = tt_rescaled_error(tt_is_kept(mask, place + next, keep), sum_10, factor_1, down_1, peak);
-                place += on;
-                y[place] = tt_rescaled_error(tt_is_kept(mask, place, keep), sum_01, factor_0, down_0, peak);
-                y[place + next] = tt_rescaled_error(tt_is_kept(mask, place + next, keep), sum_11, factor_1, down_1, peak);
-                place += of.right * of.channels;
-                from += (1 + second) * of.outputs;
             }
         }
     }

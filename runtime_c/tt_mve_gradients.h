@@ -95,26 +95,6 @@ static inline TT_ALWAYS void tt_runs8_x4(
 #endif
 }
 
-/* The taps along an axis that reach every stride-th element of the image from `phase` on: the first one, the distance
- * between two, and how many. Element `phase` reads the error from `from` on, every step-th element, with the last tap first. */
-typedef struct tt_reach {
-    int32_t tap, apart, taps, step, from;
-} tt_reach;
-
-static inline TT_ALWAYS tt_reach tt_reach_of(
-    int32_t phase, int32_t pad, int32_t kernel, int32_t stride, int32_t dilation)
-{
-    int32_t apart = 1, tap = 0;
-    while (apart * dilation % stride != 0) {
-        apart++;
-    }
-    while (tap < apart && (phase + pad - tap * dilation) % stride != 0) {
-        tap++;
-    }
-    const int32_t step = apart * dilation / stride, taps = tap < apart && tap < kernel ? (kernel - 1 - tap) / apart + 1 : 0;
-    return (tt_reach){tap, apart, taps, step, (phase + pad - tap * dilation) / stride - (taps - 1) * step};
-}
-
 /* Whether there are elements of the image that no tap reaches. */
 static inline TT_ALWAYS bool tt_misses_pixels(tt_conv_shape of)
 {

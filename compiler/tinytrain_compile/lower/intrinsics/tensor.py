@@ -82,7 +82,7 @@ WRITES_FIRST = {
     "tt_depthwise8_error": 3,
     "tt_depthwise8_error_rows": 3,
     "tt_conv8_error": 3,
-    "tt_pixels_error": 3,
+    "tt_windows_error": 3,
     "tt_depthwise_error3": 2,
     "tt_conv8_update": 2,
     "tt_conv8_update_fine": 3,

@@ -28,6 +28,7 @@ from tinytrain_compile.ops.describe import padding
 from tinytrain_compile.ops.int8.conv_form import (
     backward_dense,
     backward_depthwise,
+    column_bytes,
     dense_turn,
     error_patch,
     error_product_scratch,
@@ -269,7 +270,8 @@ def _grad_scratch(node: Node) -> int:
     rows, (_, height, width, _) = backward_dense(node), result(node, "error").shape
     copied = error_patch(node).elements(TILE_WIDTH) if gathers_error(conv, (height, width)) else 0
     turned = min(turned_bytes(node), LEAST_ROW_BYTES) if conv.groups == 1 and conv.split is None else 0
-    return max(copied, rows.scratch_bytes if rows else 0, turned)
+    columns = 0 if rows or turned == 0 else column_bytes(node)
+    return max(copied, rows.scratch_bytes if rows else 0, turned, columns if columns <= LEAST_ROW_BYTES else 0)
 
 
 def _grad_macs(node: Node) -> int:

@@ -53,7 +53,7 @@ def lying(node: Node) -> Node:
     same."""
     conv, attrs = geometry(node), cast(Any, node.attrs)
     maps = [value for value in (*node.inputs, *node.outputs) if len(value.shape) == _MAP]
-    if conv.groups == 1 or any(value.shape[2] != 1 for value in maps):
+    if (conv.groups == 1 and node.op != "QConvGradInput") or any(value.shape[2] != 1 for value in maps):
         return node
 
     def turned(values: tuple[Value, ...]) -> tuple[Value, ...]:
@@ -292,6 +292,11 @@ def turned_bytes(node: Node) -> int:
     rows, columns = (-(-conv.kernel[i] * shared[i] // conv.strides[i]) for i in (0, 1))
     runs, run = (1, columns * outputs) if conv.dilations[1] == shared[1] else (columns, outputs)
     return TURNED * rows * runs * -(-run // VECTOR_BYTES) * VECTOR_BYTES
+
+
+def column_bytes(node: Node) -> int:
+    """Return bytes of the weights that a dense QConvGradInput reads tap by tap: two columns of each tap, as int16."""
+    return 2 * _WIDE * math.prod(geometry(node).kernel) * operand(node, "g").shape[3]
 
 
 def is_one_sample(shape: tuple[int, ...], conv: ConvAttrs) -> bool:

@@ -14,11 +14,15 @@ from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.int8.operands import conv_shape, kept_of
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.int8.conv import QConvGradInputAttrs
-from tinytrain_compile.ops.int8.conv_form import backward_phases, geometry, is_depthwise, is_product
+from tinytrain_compile.ops.int8.conv_form import (
+    backward_dense,
+    backward_phases,
+    column_bytes,
+    geometry,
+    is_depthwise,
+    is_product,
+)
 from tinytrain_compile.ops.names import attrs_of, is_prepared, operand, result
-
-COLUMNS_BYTES = 4
-"""Bytes in scratch for every output channel: two columns of weights, as int16."""
 
 
 def strided_gradient(node: Node, context: KernelContext) -> KernelSpec | None:
@@ -34,11 +38,10 @@ def strided_gradient(node: Node, context: KernelContext) -> KernelSpec | None:
         taken = conv.kernel == (3, 3) and conv.strides == (2, 2) and max(conv.pads[:2]) < conv.kernel[0]
         better = context.isa.dsp or backward_phases(node) != conv.strides
         return error_call(node, "tt_depthwise_error3", 0) if taken and better else None
-    flat = conv.groups == 1 and conv.kernel == (1, 1) and conv.pads == (0, 0, 0, 0) and not is_product(conv)
-    bytes_needed = COLUMNS_BYTES * operand(node, "g").shape[3]
-    if not flat or bytes_needed > op_def(node.op).scratch(node):
+    dense = conv.groups == 1 and not is_product(conv) and (conv.kernel == (1, 1) or backward_dense(node) is None)
+    if not dense or column_bytes(node) > op_def(node.op).scratch(node):
         return None
-    return error_call(node, "tt_pixels_error", bytes_needed // 2, "int16")
+    return error_call(node, "tt_windows_error", column_bytes(node) // 2, "int16")
 
 
 def error_call(node: Node, helper: str, elements: int, dtype: str = "int8") -> KernelSpec:
