@@ -133,6 +133,103 @@ static inline TT_ALWAYS void tt_windows_error(int8_t *y, int16_t *scratch, int32
     }
 }
 
+/* ---- depthwise --------------------------------------------------------------------------------------------------- */
+
+/* The taps of tt_reach that lie inside the error for the position `steps` strides behind the phase: how many are left out in
+ * front, and how many there are. */
+typedef struct tt_inside {
+    int32_t first, taps;
+} tt_inside;
+
+static inline TT_ALWAYS tt_inside tt_inside_of(tt_reach by, int32_t steps, int32_t extent)
+{
+    const int32_t from = by.from + steps, behind = extent - 1 - from;
+    if (TT_LIKELY(from >= 0 && behind >= (by.taps - 1) * by.step)) {
+        return (tt_inside){0, by.taps};
+    }
+    const int32_t first = from < 0 ? (by.step - 1 - from) / by.step : 0, end = behind < 0 ? 0 : behind / by.step + 1;
+    return (tt_inside){first, (end < by.taps ? end : by.taps) - first};
+}
+
+/* Adds the products of down x across taps to sums of four channels. on: to the error of the next row and of the next tap of
+ * it; back: of their weights. */
+static inline TT_ALWAYS void tt_add_taps_x4(int32_t sums[4], const int8_t *g, const int8_t *w, int32_t kernel, int32_t down,
+    int32_t across, int32_t on_row, int32_t on, int32_t back_row, int32_t back, int32_t lanes)
+{
+    for (int32_t i = 0; i < down; i++, g += on_row, w -= back_row) {
+        TT_UNROLL
+        for (int32_t j = 0; j < across; j++) {
+            TT_UNROLL
+            for (int32_t k = 0; k < lanes; k++) {
+                sums[k] += g[j * on + k] * w[k * kernel - j * back];
+            }
+        }
+    }
+}
+
+/* A depthwise QConvGradInput, whatever its strides and dilations: four channels of a pixel at a time, `lanes` of them. */
+static inline TT_ALWAYS void tt_channels_error(int8_t *y, int32_t *peak, const int8_t *g, const int8_t *w,
+    const int32_t *multiplier, const int8_t *shift, const void *mask, int32_t exponent, tt_conv_shape of, tt_keep keep,
+    int32_t c, int32_t lanes)
+{
+    const int32_t n = of.channels, kernel = of.rows * of.columns;
+    int32_t factors[4], downs[4];
+    for (int32_t k = 0; k < lanes; k++) {
+        factors[k] = tt_factor(multiplier[c + k]);
+        downs[k] = tt_down(multiplier[c + k], shift[c + k] + exponent);
+    }
+    for (int32_t row = 0; row < of.count * of.height; row++) {
+        const int8_t *const map = g + row / of.height * of.high * of.wide * n + c;
+        const tt_reach rows = tt_reach_of(row % of.height, of.top, of.rows, of.down, of.dilation_rows);
+        const tt_inside down = tt_inside_of(rows, 0, of.high);
+        const int32_t line = (rows.from + down.first * rows.step) * of.wide;
+        const int32_t tap_row = rows.tap + (rows.taps - 1 - down.first) * rows.apart;
+        for (int32_t phase = 0; phase < of.right && phase < of.width; phase++) {
+            const tt_reach columns = tt_reach_of(phase, of.left, of.columns, of.right, of.dilation_columns);
+            if (rows.taps == 0 || columns.taps == 0) {
+                continue;
+            }
+            const int8_t *const last = w + c * kernel + tap_row * of.columns + columns.tap;
+            const int32_t on_row = rows.step * of.wide * n, on = columns.step * n, back_row = rows.apart * of.columns;
+            int32_t place = (row * of.width + phase) * n + c;
+            for (int32_t x = phase, steps = 0; x < of.width; x += of.right, steps++, place += of.right * n) {
+                const tt_inside across = tt_inside_of(columns, steps, of.wide);
+                const int32_t first = columns.from + steps + across.first * columns.step;
+                const int8_t *const from = map + (line + first) * n;
+                const int8_t *const weight = last + (columns.taps - 1 - across.first) * columns.apart;
+                int32_t sums[4] = {0, 0, 0, 0};
+                if (TT_LIKELY(across.taps == columns.taps)) {
+                    tt_add_taps_x4(sums, from, weight, kernel, down.taps, columns.taps, on_row, on, back_row, columns.apart, lanes);
+                } else {
+                    for (int32_t j = 0; j < across.taps; j++) {
+                        tt_add_taps_x4(sums, from + j * on, weight - j * columns.apart, kernel, down.taps, 1, on_row, on,
+                            back_row, columns.apart, lanes);
+                    }
+                }
+                TT_UNROLL
+                for (int32_t k = 0; k < lanes; k++) {
+                    const bool kept = tt_is_kept(mask, place + k, keep);
+                    y[place + k] = tt_rescaled_error(kept, sums[k], factors[k], downs[k], peak);
+                }
+            }
+        }
+    }
+}
+
+static inline TT_ALWAYS void tt_depthwise_error(int8_t *y, int32_t *peak, const int8_t *g, const int8_t *w,
+    const int32_t *multiplier, const int8_t *shift, const void *mask, int32_t exponent, tt_conv_shape of, tt_keep keep)
+{
+    if (of.down > 1 || of.right > 1) {
+        memset(y, 0, (size_t)(of.count * of.height * of.width * of.channels));
+    }
+    for (int32_t c = 0; c + 4 <= of.channels; c += 4) {
+        tt_channels_error(y, peak, g, w, multiplier, shift, mask, exponent, of, keep, c, 4);
+    }
+    for (int32_t c = of.channels / 4 * 4; c < of.channels; c++) {
+        tt_channels_error(y, peak, g, w, multiplier, shift, mask, exponent, of, keep, c, 1);
+    }
+}
+
 /* ---- depthwise 3x3, stride 2 ------------------------------------------------------------------------------------- */
 
 /* Rows of the image are reached in turn by the taps of rows 0 and 2, from two rows of the error, and by those of row 1, from
@@ -160,27 +257,27 @@ static inline TT_ALWAYS tt_both tt_both_of(int32_t first, int32_t second)
 
 /* Products of both elements, of the first ones, of the first with the second; and such added to a sum. */
 #if TT_HAS_DSP
-#define TT_BOTH(name, first, added, products)                                                                          \
-    static inline TT_ALWAYS int32_t name(tt_both a, tt_both b)                                                         \
-    {                                                                                                                  \
-        int32_t sum;                                                                                                   \
-        __asm__(first " %0, %1, %2" : "=r"(sum) : "r"(a), "r"(b));                                                     \
-        return sum;                                                                                                    \
-    }                                                                                                                  \
-    static inline TT_ALWAYS int32_t name##_added(int32_t sum, tt_both a, tt_both b)                                    \
-    {                                                                                                                  \
-        __asm__(added " %0, %1, %2, %0" : "+r"(sum) : "r"(a), "r"(b));                                                 \
-        return sum;                                                                                                    \
+#define TT_BOTH(name, first, added, products) \
+    static inline TT_ALWAYS int32_t name(tt_both a, tt_both b) \
+    { \
+        int32_t sum; \
+        __asm__(first " %0, %1, %2" : "=r"(sum) : "r"(a), "r"(b)); \
+        return sum; \
+    } \
+    static inline TT_ALWAYS int32_t name##_added(int32_t sum, tt_both a, tt_both b) \
+    { \
+        __asm__(added " %0, %1, %2, %0" : "+r"(sum) : "r"(a), "r"(b)); \
+        return sum; \
     }
 #else
-#define TT_BOTH(name, first, added, products)                                                                          \
-    static inline TT_ALWAYS int32_t name(tt_both a, tt_both b)                                                         \
-    {                                                                                                                  \
-        return products;                                                                                               \
-    }                                                                                                                  \
-    static inline TT_ALWAYS int32_t name##_added(int32_t sum, tt_both a, tt_both b)                                    \
-    {                                                                                                                  \
-        return sum + products;                                                                                         \
+#define TT_BOTH(name, first, added, products) \
+    static inline TT_ALWAYS int32_t name(tt_both a, tt_both b) \
+    { \
+        return products; \
+    } \
+    static inline TT_ALWAYS int32_t name##_added(int32_t sum, tt_both a, tt_both b) \
+    { \
+        return sum + products; \
     }
 #endif
 TT_BOTH(tt_both_products, "smuad", "smlad", (a.first * b.first + a.second * b.second))
@@ -223,7 +320,8 @@ TT_SHARED int8_t tt_one_error(bool keep, int32_t sum, int32_t multiplier, int32_
 /* A magnitude that is below it changes no peak, and is none of an int8 only. */
 static inline TT_ALWAYS int32_t tt_peak_limit(int32_t peak, int32_t half)
 {
-    return half == 0 ? 0 : peak < 127 ? peak : 127;
+    return half == 0 ? 0 : peak < 127 ? peak
+                                      : 127;
 }
 
 /* Errors of two neighbours, `on` elements apart. limit: see tt_peak_limit. */

@@ -121,4 +121,57 @@ static inline TT_ALWAYS void tt_depthwise8_error(int8_t *y, int8_t *scratch, int
         y, scratch, peak, g, w, multiplier, shift, mask, NULL, exponent, layer, window, cut, keep);
 }
 
+/* tt_depthwise_error, four neighbouring channels at a time. */
+static inline TT_ALWAYS void tt_depthwise_error_x4(int8_t *y, int32_t *peak, const int8_t *g, const int8_t *w,
+    const int32_t *multiplier, const int8_t *shift, const void *mask, int32_t exponent, tt_conv_shape of, tt_keep keep)
+{
+    const int32_t n = of.channels, kernel = of.rows * of.columns;
+    const int32_t whole = keep.kind == TT_KEPT_BY_BITS && n % 4 > 0 ? 0 : n / 4 * 4; /* four bits are in one byte */
+    if (of.down > 1 || of.right > 1) {
+        memset(y, 0, (size_t)(of.count * of.height * of.width * n));
+    }
+    for (int32_t row = 0; row < of.count * of.height; row++) {
+        const int8_t *const map = g + row / of.height * of.high * of.wide * n;
+        const tt_reach rows = tt_reach_of(row % of.height, of.top, of.rows, of.down, of.dilation_rows);
+        const tt_inside down = tt_inside_of(rows, 0, of.high);
+        const int32_t line = (rows.from + down.first * rows.step) * of.wide;
+        const int32_t tap_row = rows.tap + (rows.taps - 1 - down.first) * rows.apart;
+        for (int32_t phase = 0; phase < of.right && phase < of.width; phase++) {
+            const tt_reach columns = tt_reach_of(phase, of.left, of.columns, of.right, of.dilation_columns);
+            if (rows.taps == 0 || columns.taps == 0) {
+                continue;
+            }
+            for (int32_t x = phase, steps = 0; x < of.width; x += of.right, steps++) {
+                const tt_inside across = tt_inside_of(columns, steps, of.wide);
+                const int8_t *const from = map + (line + columns.from + steps + across.first * columns.step) * n;
+                const int32_t tap = columns.tap + (columns.taps - 1 - across.first) * columns.apart;
+                for (int32_t c = 0; c < whole; c += 4) {
+                    const int32_t place = (row * of.width + x) * n + c;
+                    const int8_t *error = from + c, *weight = w + c * kernel + tap_row * of.columns + tap;
+                    tt_i32x4 sums = tt_all(0);
+                    for (int32_t i = 0; i < down.taps; i++) {
+                        for (int32_t j = 0; j < across.taps; j++) {
+                            sums += tt_load8_x4(error + j * columns.step * n) *
+                                tt_gather8_x4(weight - j * columns.apart, kernel);
+                        }
+                        error += rows.step * of.wide * n;
+                        weight -= rows.apart * of.columns;
+                    }
+                    const tt_i32x4 by = tt_clamp_x4(tt_load8_x4(shift + c) + tt_all(exponent), -31, 31);
+                    tt_i32x4 found = tt_requantise_x4(sums, tt_load32_x4(multiplier + c), by);
+                    if (keep.kind == TT_KEPT_BY_VALUE) {
+                        found &= tt_passes_x4(tt_load8_x4((const int8_t *)mask + place), keep.low, keep.high);
+                    } else if (keep.kind == TT_KEPT_BY_BITS) {
+                        found &= tt_bits_x4(((const uint8_t *)mask)[place / 8] >> place % 8);
+                    }
+                    tt_scatter8_x4(y + place, 1, tt_usual_error_x4(found, peak));
+                }
+            }
+        }
+    }
+    for (int32_t c = whole; c < n; c++) {
+        tt_channels_error(y, peak, g, w, multiplier, shift, mask, exponent, of, keep, c, 1);
+    }
+}
+
 #endif

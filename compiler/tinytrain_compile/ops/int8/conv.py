@@ -270,7 +270,7 @@ def _grad_scratch(node: Node) -> int:
     rows, (_, height, width, _) = backward_dense(node), result(node, "error").shape
     copied = error_patch(node).elements(TILE_WIDTH) if gathers_error(conv, (height, width)) else 0
     turned = min(turned_bytes(node), LEAST_ROW_BYTES) if conv.groups == 1 and conv.split is None else 0
-    columns = 0 if rows or turned == 0 else column_bytes(node)
+    columns = 0 if turned == 0 or (rows and conv.strides == (1, 1)) else column_bytes(node)
     return max(copied, rows.scratch_bytes if rows else 0, turned, columns if columns <= LEAST_ROW_BYTES else 0)
 
 

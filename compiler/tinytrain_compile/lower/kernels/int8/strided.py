@@ -22,6 +22,7 @@ from tinytrain_compile.ops.int8.conv_form import (
     is_depthwise,
     is_product,
 )
+from tinytrain_compile.ops.int8.tiles import DOT_TERMS
 from tinytrain_compile.ops.names import attrs_of, is_prepared, operand, result
 
 
@@ -34,11 +35,18 @@ def strided_gradient(node: Node, context: KernelContext) -> KernelSpec | None:
     conv = geometry(node)
     if conv.split is not None or is_prepared(node) or context.style.small:
         return None
+    any_maps = "tt_depthwise_error_x4" if context.isa.int_vectors else "tt_depthwise_error"
     if is_depthwise(node):
         taken = conv.kernel == (3, 3) and conv.strides == (2, 2) and max(conv.pads[:2]) < conv.kernel[0]
         better = context.isa.dsp or backward_phases(node) != conv.strides
-        return error_call(node, "tt_depthwise_error3", 0) if taken and better else None
-    dense = conv.groups == 1 and not is_product(conv) and (conv.kernel == (1, 1) or backward_dense(node) is None)
+        if taken and better:
+            return error_call(node, "tt_depthwise_error3", 0)
+        return error_call(node, any_maps, 0) if backward_phases(node) != conv.strides else None
+    outputs = operand(node, "g").shape[3]
+    if conv.groups == outputs == result(node, "error").shape[3] > 1:
+        return error_call(node, any_maps, 0)
+    spread = backward_dense(node) is None or (conv.strides != (1, 1) and outputs % DOT_TERMS == 0)
+    dense = conv.groups == 1 and not is_product(conv) and spread
     if not dense or column_bytes(node) > op_def(node.op).scratch(node):
         return None
     return error_call(node, "tt_windows_error", column_bytes(node) // 2, "int16")
