@@ -201,8 +201,7 @@ static inline TT_ALWAYS void tt_widen_weights(
         return;
     }
     const int32_t each = of.overlaps ? of.run / 4 + 1 : blocks, first = of.overlaps ? 0 : of.left % 4;
-    const int32_t end = of.overlaps ? 4 - rest : first == 0 ? 0
-                                                            : 4;
+    const int32_t end = of.overlaps ? 4 - rest : first == 0 ? 0 : 4;
     of.pitch = of.run;
     tt_widen_windows(to, w, next, bytes, 0, of);
     for (int32_t block = each; block <= blocks; block += each) {
@@ -322,8 +321,7 @@ static inline TT_ALWAYS void tt_conv16(int8_t *y, int16_t *scratch, const int8_t
     int8_t *const bytes = (int8_t *)(weights + 4 * kept * blocks) + 12 * keeps * kept;
     int8_t *const copies = bytes + (under.left + 3) / 4 * 8, *const border = copies;
     const bool bordered = in_place && words && padded;
-    int8_t *const last_two = copies + (!runs && !words ? 2 * n : bordered ? of.channels
-                                                                          : 0);
+    int8_t *const last_two = copies + (!runs && !words ? 2 * n : bordered ? of.channels : 0);
     int8_t *const rows = last_two + (lone ? 2 * of.outputs : 0);
     if (bordered && turn == 0) {
         memset(border, of.zero, (size_t)of.channels);

@@ -257,27 +257,27 @@ static inline TT_ALWAYS tt_both tt_both_of(int32_t first, int32_t second)
 
 /* Products of both elements, of the first ones, of the first with the second; and such added to a sum. */
 #if TT_HAS_DSP
-#define TT_BOTH(name, first, added, products) \
-    static inline TT_ALWAYS int32_t name(tt_both a, tt_both b) \
-    { \
-        int32_t sum; \
-        __asm__(first " %0, %1, %2" : "=r"(sum) : "r"(a), "r"(b)); \
-        return sum; \
-    } \
-    static inline TT_ALWAYS int32_t name##_added(int32_t sum, tt_both a, tt_both b) \
-    { \
-        __asm__(added " %0, %1, %2, %0" : "+r"(sum) : "r"(a), "r"(b)); \
-        return sum; \
+#define TT_BOTH(name, first, added, products)                                                                          \
+    static inline TT_ALWAYS int32_t name(tt_both a, tt_both b)                                                         \
+    {                                                                                                                  \
+        int32_t sum;                                                                                                   \
+        __asm__(first " %0, %1, %2" : "=r"(sum) : "r"(a), "r"(b));                                                     \
+        return sum;                                                                                                    \
+    }                                                                                                                  \
+    static inline TT_ALWAYS int32_t name##_added(int32_t sum, tt_both a, tt_both b)                                    \
+    {                                                                                                                  \
+        __asm__(added " %0, %1, %2, %0" : "+r"(sum) : "r"(a), "r"(b));                                                 \
+        return sum;                                                                                                    \
     }
 #else
-#define TT_BOTH(name, first, added, products) \
-    static inline TT_ALWAYS int32_t name(tt_both a, tt_both b) \
-    { \
-        return products; \
-    } \
-    static inline TT_ALWAYS int32_t name##_added(int32_t sum, tt_both a, tt_both b) \
-    { \
-        return sum + products; \
+#define TT_BOTH(name, first, added, products)                                                                          \
+    static inline TT_ALWAYS int32_t name(tt_both a, tt_both b)                                                         \
+    {                                                                                                                  \
+        return products;                                                                                               \
+    }                                                                                                                  \
+    static inline TT_ALWAYS int32_t name##_added(int32_t sum, tt_both a, tt_both b)                                    \
+    {                                                                                                                  \
+        return sum + products;                                                                                         \
     }
 #endif
 TT_BOTH(tt_both_products, "smuad", "smlad", (a.first * b.first + a.second * b.second))
@@ -320,8 +320,7 @@ TT_SHARED int8_t tt_one_error(bool keep, int32_t sum, int32_t multiplier, int32_
 /* A magnitude that is below it changes no peak, and is none of an int8 only. */
 static inline TT_ALWAYS int32_t tt_peak_limit(int32_t peak, int32_t half)
 {
-    return half == 0 ? 0 : peak < 127 ? peak
-                                      : 127;
+    return half == 0 ? 0 : peak < 127 ? peak : 127;
 }
 
 /* Errors of two neighbours, `on` elements apart. limit: see tt_peak_limit. */

@@ -14,11 +14,11 @@ typedef int32x4_t tt_i32x4;
 typedef int32_t tt_i32x4 __attribute__((vector_size(16)));
 typedef uint32_t tt_u32x4 __attribute__((vector_size(16)));
 /* What plain C does instead of vector instructions: return the expression for the four i. */
-#define TT_EACH(expression) \
-    tt_i32x4 each; \
-    for (int i = 0; i < 4; ++i) { \
-        each[i] = (expression); \
-    } \
+#define TT_EACH(expression)                                                                                            \
+    tt_i32x4 each;                                                                                                     \
+    for (int i = 0; i < 4; ++i) {                                                                                      \
+        each[i] = (expression);                                                                                        \
+    }                                                                                                                  \
     return each;
 #endif
 
@@ -31,14 +31,14 @@ static inline tt_i32x4 tt_lanes(int32_t a, int32_t b, int32_t c, int32_t d)
     __asm__("vmov %e0, %1, %2\n\tvmov %f0, %3, %4" : "=&w"(lanes) : "r"(a), "r"(b), "r"(c), "r"(d));
     return lanes;
 #else
-    return (tt_i32x4){a, b, c, d};
+    return (tt_i32x4) {a, b, c, d};
 #endif
 }
 
 static inline tt_i32x4 tt_all(int32_t value)
 {
     TT_UNSEEN(value);
-    return (tt_i32x4){value, value, value, value};
+    return (tt_i32x4) {value, value, value, value};
 }
 
 static inline tt_i32x4 tt_load8_x4(const int8_t *from)
@@ -46,7 +46,7 @@ static inline tt_i32x4 tt_load8_x4(const int8_t *from)
 #if TT_HAS_MVE
     return vldrbq_s32(from);
 #else
-    return (tt_i32x4){from[0], from[1], from[2], from[3]};
+    return (tt_i32x4) {from[0], from[1], from[2], from[3]};
 #endif
 }
 
@@ -55,7 +55,7 @@ static inline tt_i32x4 tt_load16_x4(const int16_t *from)
 #if TT_HAS_MVE
     return vldrhq_s32(from);
 #else
-    return (tt_i32x4){from[0], from[1], from[2], from[3]};
+    return (tt_i32x4) {from[0], from[1], from[2], from[3]};
 #endif
 }
 
@@ -64,7 +64,7 @@ static inline tt_i32x4 tt_load32_x4(const int32_t *from)
 #if TT_HAS_MVE
     return vldrwq_s32(from);
 #else
-    return (tt_i32x4){from[0], from[1], from[2], from[3]};
+    return (tt_i32x4) {from[0], from[1], from[2], from[3]};
 #endif
 }
 
@@ -74,7 +74,7 @@ static inline tt_i32x4 tt_gather16_x4(const int16_t *from, int32_t step)
 #if TT_HAS_MVE
     return vldrhq_gather_shifted_offset_s32(from, vmulq_n_u32(vidupq_n_u32(0u, 1), (uint32_t)step));
 #else
-    return (tt_i32x4){from[0], from[step], from[2 * step], from[3 * step]};
+    return (tt_i32x4) {from[0], from[step], from[2 * step], from[3 * step]};
 #endif
 }
 
@@ -83,7 +83,7 @@ static inline tt_i32x4 tt_gather8_x4(const int8_t *from, int32_t step)
 #if TT_HAS_MVE
     return vldrbq_gather_offset_s32(from, vmulq_n_u32(vidupq_n_u32(0u, 1), (uint32_t)step));
 #else
-    return (tt_i32x4){from[0], from[step], from[2 * step], from[3 * step]};
+    return (tt_i32x4) {from[0], from[step], from[2 * step], from[3 * step]};
 #endif
 }
 

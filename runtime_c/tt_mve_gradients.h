@@ -48,38 +48,38 @@ static inline TT_ALWAYS void tt_runs8_x4(
         for (int32_t i = 0; i < n; i += 16) {
             if (TT_CONSTANT(apart) && apart <= 127 && begin && i == 0) {
                 __asm__ volatile(TT_NEAR_DOTS("vmladav.s8")
-                    : TT_SUMS_OF(s->sum_, "=&Te"), TT_NEAR_RUNS
-                    : [at1] "i"(apart)
-                    : "q0", "q1", "q2", "memory");
+                                 : TT_SUMS_OF(s->sum_, "=&Te"), TT_NEAR_RUNS
+                                 : [at1] "i"(apart)
+                                 : "q0", "q1", "q2", "memory");
             } else if (TT_CONSTANT(apart) && apart <= 127) {
                 __asm__ volatile(TT_NEAR_DOTS("vmladava.s8")
-                    : TT_SUMS_OF(s->sum_, "+Te"), TT_NEAR_RUNS
-                    : [at1] "i"(apart)
-                    : "q0", "q1", "q2", "memory");
+                                 : TT_SUMS_OF(s->sum_, "+Te"), TT_NEAR_RUNS
+                                 : [at1] "i"(apart)
+                                 : "q0", "q1", "q2", "memory");
             } else if (begin && i == 0) {
                 __asm__ volatile(TT_FAR_DOTS("vmladav.s8")
-                    : TT_SUMS_OF(s->sum_, "=&Te"), TT_FAR_RUNS
-                    :
-                    : "q0", "q1", "q2", "memory");
+                                 : TT_SUMS_OF(s->sum_, "=&Te"), TT_FAR_RUNS
+                                 :
+                                 : "q0", "q1", "q2", "memory");
             } else {
                 __asm__ volatile(TT_FAR_DOTS("vmladava.s8")
-                    : TT_SUMS_OF(s->sum_, "+Te"), TT_FAR_RUNS
-                    :
-                    : "q0", "q1", "q2", "memory");
+                                 : TT_SUMS_OF(s->sum_, "+Te"), TT_FAR_RUNS
+                                 :
+                                 : "q0", "q1", "q2", "memory");
             }
         }
     } else if (TT_CONSTANT(n) && n % 32 == 0) {
         __asm__ volatile("dls lr, %[n]\n"
                          "1:\n\t" TT_FAR_DOTS("vmladava.s8") TT_FAR_DOTS("vmladava.s8") "le lr, 1b"
-            : TT_SUMS_OF(s->sum_, "+Te"), TT_FAR_RUNS
-            : [n] "r"(n / 32)
-            : "lr", "q0", "q1", "q2", "memory");
+                         : TT_SUMS_OF(s->sum_, "+Te"), TT_FAR_RUNS
+                         : [n] "r"(n / 32)
+                         : "lr", "q0", "q1", "q2", "memory");
     } else {
         __asm__ volatile("dlstp.8 lr, %[n]\n"
                          "1:\n\t" TT_FAR_DOTS("vmladava.s8") "letp lr, 1b"
-            : TT_SUMS_OF(s->sum_, "+Te"), TT_FAR_RUNS
-            : [n] "r"(n)
-            : "lr", "q0", "q1", "q2", "memory");
+                         : TT_SUMS_OF(s->sum_, "+Te"), TT_FAR_RUNS
+                         : [n] "r"(n)
+                         : "lr", "q0", "q1", "q2", "memory");
     }
 #else
     for (int32_t k = 0; k < n; k++) {
@@ -192,7 +192,8 @@ static inline TT_ALWAYS void tt_conv8_error(int8_t *y, int8_t *scratch, int32_t 
             const int8_t *const map = g + image * of.high * of.wide * of.outputs;
             const bool inside = row >= 0 && row + (rows.taps - 1) * rows.step < of.high;
             const uint32_t most = inside && span > 0 ? (uint32_t)span : 0u;
-            int32_t place = ((image * of.height + phase / of.right + line % high * of.down) * of.width + phase % of.right) * of.channels + c;
+            int32_t place = ((image * of.height + phase / of.right + line % high * of.down) * of.width + phase % of.right)
+                * of.channels + c;
             for (int32_t i = 0; i < across; i++, place += of.right * of.channels) {
                 tt_sums s = {0, 0, 0, 0};
                 if ((uint32_t)(i - low) < most) {
