@@ -49,11 +49,13 @@ def geometry(node: Node) -> ConvAttrs:
 
 
 def lying(node: Node) -> Node:
-    """Return a depthwise layer of a map of one column, or its data gradient, as that of one row: its bytes are the
+    """Return a depthwise layer of a map of one column, or any layer's gradient, as that of one row: its bytes are the
     same."""
-    conv, attrs = geometry(node), cast(Any, node.attrs)
+    conv, attrs = getattr(node.attrs, "conv", None), cast(Any, node.attrs)
+    if conv is None or (conv.groups == 1 and node.op == "QConv"):
+        return node
     maps = [value for value in (*node.inputs, *node.outputs) if len(value.shape) == _MAP]
-    if (conv.groups == 1 and node.op != "QConvGradInput") or any(value.shape[2] != 1 for value in maps):
+    if any(value.shape[2] != 1 for value in maps):
         return node
 
     def turned(values: tuple[Value, ...]) -> tuple[Value, ...]:

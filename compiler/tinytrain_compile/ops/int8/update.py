@@ -22,6 +22,7 @@ from tinytrain_compile.ops.int8.conv_form import (
     is_one_sample,
     is_product,
     is_rank_one,
+    lying,
     map_bytes,
     weight_tiles,
 )
@@ -175,6 +176,7 @@ def whole_words(inputs: int) -> int:
 
 
 def _product_scratch(node: Node) -> int:
+    node = lying(node)
     if getattr(node.attrs, "conv", None) is None:
         return 0
     (*image, inputs), outputs = operand(node, "x").shape, operand(node, "g").shape[3]

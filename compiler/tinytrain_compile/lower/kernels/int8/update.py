@@ -45,6 +45,7 @@ from tinytrain_compile.lower.kernels.int8.steps import (
 )
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.base import op_def
+from tinytrain_compile.ops.int8.conv_form import lying
 from tinytrain_compile.ops.int8.exponents import ExponentAttrs
 from tinytrain_compile.ops.int8.update import (
     SCALE,
@@ -66,6 +67,7 @@ CHANNEL_TILE = 4
 @numbers("QUpdate", "QSum")
 def update_numbers(node: Node, context: KernelContext) -> tuple[Node, tuple[str, ...]]:
     """Return the zero point of an image whose maps are copied to scratch."""
+    node = lying(node)
     attrs = node.attrs
     kind = attrs.gradient if isinstance(attrs, QUpdateAttrs) else attrs_of(node, QSumAttrs).of
     return node, ("x_zero",) if kind == "product" and not context.uses_vectors and copies_maps(node, context) else ()
@@ -74,6 +76,7 @@ def update_numbers(node: Node, context: KernelContext) -> tuple[Node, tuple[str,
 @kernel("QUpdate")
 def update(node: Node, context: KernelContext) -> KernelSpec:
     """Compute the step of a weight, according to the kind of its gradient."""
+    node = lying(node)
     attrs = attrs_of(node, QUpdateAttrs)
     if attrs.gradient == "product":
         return _of_product(node, attrs, context)
@@ -224,6 +227,7 @@ def _of_stored_floats(node: Node) -> KernelSpec:
 @kernel("QSum")
 def gradient_sum(node: Node, context: KernelContext) -> KernelSpec:
     """Compute the gradient as int32, or added to the running sum."""
+    node = lying(node)
     attrs = attrs_of(node, QSumAttrs)
     if attrs.of == "product":
         running = tensor(node, "sum")
