@@ -10,7 +10,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ import tinytrain_compile as tt
 from testing.places import ROOT
 
 MODEL = ROOT / "examples" / "digits" / "digits.onnx"
-CHOSEN = '[[update]]\nlayer = "conv3"\nbias = true\nweight = 8\nchosen = "device"\n'
 _ITEM = re.compile(r"(?P<comment>/\*\*.*?\*/)\n(?P<code>.*?)(?=\n\n|\n/\*|\n#(?!define)|\Z)", re.DOTALL)
 _NAME = re.compile(
     r"\(\*(?P<callback>m_\w+)\)|#define (?P<macro>M_\w+)|\b(?P<function>m_\w+)\(|(?P<type>\bm_\w+)(?:\[\w+\])?;"
@@ -36,7 +35,6 @@ class Build:
     text: str
     options: Mapping[str, object]
     headers: tuple[str, ...] = ("digits_train.h",)
-    scheme: str = field(default="")
 
 
 BUILDS = (
@@ -55,12 +53,6 @@ BUILDS = (
         "An image that arrives row by row ([streams.md](streams.md#an-image-that-comes-line-by-line)). The functions"
         " replace `m_input`, `m_infer`, `m_train_step` and `m_accumulate`.",
         {"batch": 4, "input_lines": True},
-    ),
-    Build(
-        '`chosen = "device"` in a scheme',
-        "Channels that the device chooses ([update-schemes.md](update-schemes.md#channels-that-the-device-chooses)).",
-        {},
-        scheme=CHOSEN,
     ),
     Build(
         "`--plans`, `--micro-batch auto`",
@@ -86,10 +78,6 @@ BUILDS = (
 def headers(build: Build, folder: Path) -> str:
     """Compile the example with these options; return its headers with `m` in the place of the model's name."""
     options: dict[str, Any] = {"update": "head", "verify": "none", **build.options}
-    if build.scheme:
-        scheme = folder / "scheme.toml"
-        scheme.write_text(build.scheme, encoding="utf-8")
-        options["update"] = str(scheme)
     files = tt.compile(MODEL, **options).files
     text = "\n".join(str(files[name]) for name in build.headers)
     return text.replace("DIGITS_", "M_").replace("digits", "m")

@@ -36,7 +36,6 @@ from testing.places import ROOT, SHARED
 BUILDS = ROOT / "scripts" / "hash_builds.toml"
 CORES = ("cortex-m0plus", "cortex-m7", "cortex-m55")
 DIGITS = ROOT / "examples" / "digits"
-CHOSEN = '[[update]]\nlayer = "conv3"\nbias = true\nweight = 8\nchosen = "device"\n'
 TEXTS = 300_000  # characters: a longer file is a table of weights, of which the record keeps the hash alone
 
 
@@ -70,7 +69,6 @@ def make_inputs(folder: Path) -> None:
         (folder / f"{name}.onnx").write_bytes(network.SerializeToString())
     images = np.random.default_rng(0).standard_normal((16, 3, 16, 16)).astype(np.float32)
     np.savez(folder / "inverted.npz", x=images)
-    (folder / "chosen.toml").write_text(CHOSEN, encoding="utf-8")
 
 
 def options(arguments: list[str]) -> dict[str, str | bool]:

@@ -82,7 +82,7 @@ def _gradients(layers: Layers, params: Tensors, moving: Tensors, x: Any, labels:
     """Of the mean cross-entropy of one batch; brings the moving statistics up to date."""
     kept = []
     for i in range(len(layers)):
-        taps, y = _convolve(layers[i], x, params[f"w{i}"])
+        taps, y = convolve(layers[i], x, params[f"w{i}"])
         mean, var, count = y.mean((0, 1, 2)), y.var((0, 1, 2)), y[..., 0].size
         for name, now in ((f"mean{i}", mean), (f"var{i}", var * count / (count - 1))):
             moving[name] = (1 - MOVING) * moving[name] + MOVING * now
@@ -105,7 +105,7 @@ def _gradients(layers: Layers, params: Tensors, moving: Tensors, x: Any, labels:
         found[f"beta{i}"], found[f"gamma{i}"] = g.sum((0, 1, 2)), (g * normal).sum((0, 1, 2))
         g = g * params[f"gamma{i}"]
         g = (g - g.mean((0, 1, 2)) - normal * (g * normal).mean((0, 1, 2))) * inverse
-        found[f"w{i}"], g = _convolution_gradients(layers[i], shape, taps, params[f"w{i}"], g)
+        found[f"w{i}"], g = convolution_gradients(layers[i], shape, taps, params[f"w{i}"], g)
     return found
 
 
@@ -116,7 +116,7 @@ def _windows(layer: Layer, padded: Any) -> list[Any]:
     return [padded[:, r : r + end : stride, c : c + end : stride] for r in range(k) for c in range(k)]
 
 
-def _convolve(layer: Layer, x: Any, w: Any) -> tuple[Any, Any]:
+def convolve(layer: Layer, x: Any, w: Any) -> tuple[Any, Any]:
     """(what each tap multiplies, sums)."""
     _, _, k, _, depthwise = layer
     taps = np.stack(_windows(layer, np.pad(x, ((0, 0), (k // 2, k // 2), (k // 2, k // 2), (0, 0)))), -2)
@@ -125,7 +125,7 @@ def _convolve(layer: Layer, x: Any, w: Any) -> tuple[Any, Any]:
     return taps, taps.reshape(*taps.shape[:3], -1) @ w.reshape(-1, w.shape[-1])
 
 
-def _convolution_gradients(layer: Layer, shape: Any, taps: Any, w: Any, g: Any) -> tuple[Any, Any]:
+def convolution_gradients(layer: Layer, shape: Any, taps: Any, w: Any, g: Any) -> tuple[Any, Any]:
     """(of the weight, of the input)."""
     _, _, k, _, depthwise = layer
     n, height, width, channels = shape

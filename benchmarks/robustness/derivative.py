@@ -184,11 +184,8 @@ def _kept(folder: Path, name: str) -> Path:
 
 
 def _given(more: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Options of a fault; update "half": every other output channel of each layer with weights.
-
-    "device": half of the channels of the first such layer, which the device chooses, and all that is behind it.
-    """
-    if more.get("update") not in ("half", "device"):
+    """Options of a fault; update "half": every other output channel of each layer with weights."""
+    if more.get("update") != "half":
         return dict(more)
     from tinytrain_compile.sparse.select import layers_of
 
@@ -198,12 +195,8 @@ def _given(more: Mapping[str, Any], name: str) -> dict[str, Any]:
         for weight in layer.weights[:1]:
             if len(weight.shape) > 1 and weight.shape[0] > 2:
                 half = list(range(0, weight.shape[0] - 1, 2))
-                chosen = more["update"] == "device" and not lines
-                count = f'{len(half)}\nchosen = "device"' if chosen else f'{half}\naxis = "out"'
-                if more["update"] == "device" and not chosen:
-                    count = '"all"'
-                lines.append(f"[[update]]\nlayer = {json.dumps(layer.name)}\nweight = {count}\n")
-    path = Path(tempfile.gettempdir()) / f"{more['update']}-{name.replace('/', '-')}.toml"
+                lines.append(f'[[update]]\nlayer = {json.dumps(layer.name)}\nweight = {half}\naxis = "out"\n')
+    path = Path(tempfile.gettempdir()) / f"half-{name.replace('/', '-')}.toml"
     path.write_text("\n".join(lines))
     return {**more, "update": str(path)}
 

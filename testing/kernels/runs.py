@@ -31,7 +31,6 @@ INCLUDED = (
         "tt_clip_int8.h",
         "tt_exponents.h",
         "tt_qloss.h",
-        "tt_chosen.h",
         "tt_dense.h",
         "tt_conv.h",
         "tt_errors.h",

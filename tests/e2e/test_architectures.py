@@ -234,7 +234,6 @@ def test_models_here_use_the_operators() -> None:
     others |= {"KeepSubspace", "ModeProduct", "SubspaceGradWeight"}  # test_low_rank.py
     others |= {"Orthonormalize", "SubspacePower"}
     others |= {"Dropout", "RandomDropout", "CountSamples"}  # test_dropout.py
-    others |= {"AddScores", "ScoreChannels", "TakeChannels"}  # test_chosen_channels.py
     quantised = {op for op in OPS if ".ops.int8." in OPS[op].reference.__module__}
     assert set(OPS) - seen - others - quantised == set()
 

@@ -28,7 +28,6 @@ CASES: dict[str, dict[str, Any]] = {
     "inference": {"update": "all", "inference_only": True, "runtime": ""},
     "inference by rows": {"update": "last:2", "inference_only": True, "input_lines": True, "runtime": ""},
     "clipped, small": {"update": "all", "clip_norm": 1.0, "code": "size", "slices": "on"},
-    "chosen": {"update": "chosen.toml"},
     "two memories": {
         "update": "all",
         "arena": "9KB",
@@ -66,7 +65,6 @@ def test_no_warning(name: str, quant: str, tmp_path: Path, monkeypatch: pytest.M
             labels = data["y"]
             np.savez("calib.npz", x=data["x"], y=np.eye(10, dtype=np.float32)[labels] if "loss" in options else labels)
         options |= {"quant": "int8", "calib": "calib.npz"}
-    Path("chosen.toml").write_text('[[update]]\nlayer = "conv3"\nbias = true\nweight = 8\nchosen = "device"\n')
     tt.compile(DIGITS / "digits.onnx", verify="none", name="m", **options).save(tmp_path / "out")
     check(tmp_path / "out")
 

@@ -46,7 +46,7 @@ INCLUDED = (
         "tt_pool.h",
         "tt_mve_float.h",
     ),
-    *("tt_chosen.h", "tt_qloss.h", "stdbool.h"),
+    *("tt_qloss.h", "stdbool.h"),
 )
 EXACT = ("Dequantize", "DequantizeError", *LOSSES)
 """Ops with float outputs that equal their reference to the bit however they are compiled."""

@@ -31,7 +31,7 @@ from tinytrain_compile.target.loader import load_target
 
 RATE = np.asarray(0.1)
 OPTIMIZER = ("SgdUpdate", "Accumulate")
-ON_PAIRS = (*RANDOM_PRODUCTS, "QModeExpand", "Resize", "ScoreChannels")
+ON_PAIRS = (*RANDOM_PRODUCTS, "QModeExpand", "Resize")
 """Operators whose kernels load pairs of numbers; a test below finds those that are missing."""
 HOST = ("-DTT_HAS_FMA=1",)
 

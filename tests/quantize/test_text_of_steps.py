@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from testing.graph_lines import APPLY, Formats, Shapes, joined, lines, read, told
-from tinytrain_compile.ir.choice import ChannelChoice, ChosenLayer
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Array, Graph, Node, Value
 from tinytrain_compile.ops.base import op_def
@@ -360,14 +359,6 @@ BIAS = """
     db = Reshape(rows) {'shape': (3,)}
 """
 PRODUCT = "conv=(kernel=(1, 1)), x_zero=5"
-CHOICE = ChannelChoice(
-    Value("channel_choice", (), "int32"),
-    (
-        ChosenLayer(
-            Value("w", (2, 1, 1, 3)), Value("w.all", (3, 1, 1, 3)), Value("place", (3,), "int32"), Value("scores", (3,))
-        ),
-    ),
-)
 UPDATES: dict[str, Case] = {
     # 10000 = 1 / 0.01**2, 1e6 = 1 / 0.001**2: a step is divided by the unit of the gradient and that of the parameter.
     # Noise rounds the velocity as well as the weight, from numbers of its own: the 9 of the weight come first.
@@ -678,56 +669,12 @@ UPDATES: dict[str, Case] = {
         shapes={"x": (2, 4), "w": (3, 4), "sum.w": (3, 4), "dz": (2, 3), "inverse": ()},
         train={"batch": 4, "micro_batch": 2, "inverse_count": Value("inverse", ())},
     ),
-    # The device chooses two of three channels: what belongs to them is taken by `place`, the error from what the layer
-    # has, and the constants of the update (10000 = 0.61 * 2**14, 2500, 625) from tables of all channels. Weights are
-    # worth
-    # 0.01, 0.02 and 0.04: the largest factor of an error, 0.004 = 0.512 * 2**-7, decides about the room: -7 - 16.
-    "channels that the device chooses": Case(
-        """
-        y = Conv(x; w; w.all; place; w.b) {'kernel': (1, 1), 'bias': True, 'split': {'': 'Split', 'axis': 'out',
-            'channels': (0, 2), 'total': 3, 'on_device': True}}
-        z = Clip(y) {'low': 0.0}
-        dy = ClipGrad(dz; z) {'low': 0.0}
-        more = ScoreChannels(dy)
-        scores.new = AddScores(scores; more)
-        chosen = TakeChannels(dy; place) {'count': 2}
-        dw = ConvGradWeight(x; chosen) {'kernel': (1, 1)}
-        w.new = SgdUpdate(w; dw; rate)
-        """,
-        """
-        y.QConv = QConv(x; w; w.all; place; w.b; *(0.02, 0.04, 0.08)) {conv=(kernel=(1, 1), bias=True, split=(axis=out,
-            channels=(0, 2), total=3, on_device=True)), x_zero=5, y_zero=-128, shifts_down=True, above=True}
-        dy.QuantizeError = QuantizeError(2^dy; dz)
-        dy.ErrorScale = ErrorScale(2^dy.2; 2^dy; dy.QuantizeError; *(0.001, 0.002, 0.004); y.QConv) {probe=-23,
-            mask=value -128..127}
-        more.QScoreChannels = QScoreChannels(dy.ErrorScale; 2^dy.2; more.unit)
-        scores.new = AddScores(scores; more.QScoreChannels)
-        chosen.TakeChannels = TakeChannels(dy.ErrorScale; place) {count=2}
-        w.new.TakeChannels = TakeChannels(w.new.multiplier; place) {count=2}
-        w.new.TakeChannels.2 = TakeChannels(shift 14 12 10; place) {count=2}
-        w.new.QConvUpdate = QUpdate(w; x; chosen.TakeChannels; w.new.TakeChannels; w.new.TakeChannels.2; rate.2;
-            2^dy.2; noise; salt 0) {gradient=product, conv=(kernel=(1, 1)), x_zero=5}
-        w.new.Dequantize = Dequantize(y.QConv) {scale=0.05, zero=-128}
-        """,
-        updates="w<-w.new scores<-scores.new",
-        shapes={"w": (2, 1, 1, 3), "w.all": (3, 1, 1, 3), "place": (3,), "scores": (3,)},
-        formats={"w": ((0.01, 0.04), 0), "w.all": ((0.01, 0.02, 0.04), 0)},
-        constants={"place": np.asarray([0, -1, 1], np.int32), "scores": np.zeros(3, np.float32)},
-        dtypes={"place": "int32"},
-        train={"choice": CHOICE},
-    ),
 }
 
 
 @pytest.mark.parametrize("case", UPDATES)
 def test_updates_of_integers(case: str) -> None:
     check(UPDATES[case])
-
-
-def test_scores_count_in_the_unit_of_the_coarsest_error() -> None:
-    """Errors of the three channels count in 1000, 500 and 250: their squares beside that of the first."""
-    step = check(UPDATES["channels that the device chooses"])
-    np.testing.assert_allclose(step.graph.constants["more.unit"], [1, 0.25, 0.0625], rtol=1e-6)
 
 
 # ---- pools, means, sums and joins -----------------------------------------------------------------------------------

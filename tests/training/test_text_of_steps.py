@@ -13,13 +13,11 @@ from testing.graph_lines import Shapes, lines, read, told, written
 from testing.networks import models
 from tests.e2e import chain
 from tinytrain_compile.ir.activations import LowRank
-from tinytrain_compile.ir.choice import ChosenLayer
 from tinytrain_compile.ir.graph import GraphBuilder
 from tinytrain_compile.ir.imported import ImportedModel, WrittenLoss
 from tinytrain_compile.ir.stages import ChannelSlice
 from tinytrain_compile.ir.types import Graph, Node, Value
 from tinytrain_compile.ops.base import new_builder
-from tinytrain_compile.training.chosen import with_scores
 from tinytrain_compile.training.differentiate import differentiate
 from tinytrain_compile.training.dropout import count_samples, with_dropout
 from tinytrain_compile.training.low_rank import Integers, keep_subspaces, with_low_rank
@@ -209,7 +207,7 @@ def test_the_loss_of_a_file_reads_what_storage_has_made_of_outputs(imported: Imp
     """)
 
 
-# ---- slices and chosen channels -------------------------------------------------------------------------------------
+# ---- slices --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -225,15 +223,8 @@ def test_the_loss_of_a_file_reads_what_storage_has_made_of_outputs(imported: Imp
             "y = Gemm(x; w.updated; w.frozen; w.b) {bias=True, split=(axis=in, channels=(1,), total=2)}",
             {"w.updated": [[2], [4], [6]], "w.frozen": [[1], [3], [5]]},
         ),
-        (
-            # The device may choose any: flash has them all, and a table tells the place of each that is trained.
-            ChannelSlice("out", (0, 2), on_device=True),
-            "y = Gemm(x; w.updated; w.frozen; w.place; w.b) "
-            "{bias=True, split=(axis=out, channels=(0, 2), total=3, on_device=True)}",
-            {"w.updated": [[1, 2], [5, 6]], "w.frozen": [[1, 2], [3, 4], [5, 6]], "w.place": [0, -1, 1]},
-        ),
     ],
-    ids=["outputs", "inputs", "chosen on the device"],
+    ids=["outputs", "inputs"],
 )
 def test_weights_in_parts(
     imported: ImportedModel, piece: ChannelSlice, after: str, parts: dict[str, list[Any]]
@@ -242,33 +233,11 @@ def test_weights_in_parts(
     shapes: Shapes = {"x": (1, 2), "w": (3, 2), "w.b": (3,)}
     graph = read(shapes, "y = Gemm(x; w; w.b) {'bias': True}", "y", constants={"w": weight})
     builder = builder_beside(graph)
-    nodes, first, chosen = split_weights(builder, replace(imported, graph=graph), graph, {"w": piece})
+    nodes, first = split_weights(builder, replace(imported, graph=graph), graph, {"w": piece})
     assert text_of(nodes) == [after]
-    assert first["w"].name == "w.updated" and len(chosen) == piece.on_device
+    assert first["w"].name == "w.updated"
     for name, data in parts.items():
         np.testing.assert_array_equal(builder.constants[name], data)
-
-
-def test_scores_of_all_channels_come_before_the_cut() -> None:
-    """Each use of the layer adds to the scores that the one before has left."""
-    nodes = """
-        c = TakeChannels(dy; place) {'count': 2}
-        d = TakeChannels(dz; place) {'count': 2}
-    """
-    place = {"place": np.asarray([0, -1, 1], np.int32), "scores": np.zeros(3, np.float32)}
-    shapes: Shapes = {"dy": (1, 3), "dz": (1, 3), "place": (3,), "scores": (3,)}
-    graph = read(shapes, nodes, constants=place, dtypes={"place": "int32"})
-    layer = ChosenLayer(Value("w", (2, 4)), Value("w.all", (3, 4)), graph.nodes[0].inputs[1], Value("scores", (3,)))
-    found, changes = with_scores(builder_beside(graph), graph.nodes, [layer])
-    assert text_of(found) == lines("""
-        c.score = ScoreChannels(dy)
-        scores.add = AddScores(scores; c.score)
-        c = TakeChannels(dy; place) {count=2}
-        d.score = ScoreChannels(dz)
-        scores.add.add = AddScores(scores.add; d.score)
-        d = TakeChannels(dz; place) {count=2}
-    """)
-    assert [(old.name, new.name) for old, new in changes] == [("scores", "scores.add.add")]
 
 
 # ---- low-rank copies ------------------------------------------------------------------------------------------------

@@ -269,7 +269,6 @@ def _memory(code: PlanCode) -> dict[str, object]:
         "header_bytes": HEADER_BYTES + POINTER_BYTES * len(plan.further),
         "further": [(index, comment_text(memory.name)) for index, memory in enumerate(plan.further, 1)],
         "state_block": block,
-        "first_slots": block,
         "zeroed": [(sequencer.pointer(value.name), value.size_bytes) for value in zeroed],
         "skipped_behind": behind(train),
     }

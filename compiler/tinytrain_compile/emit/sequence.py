@@ -92,8 +92,6 @@ class Sequencer:
             self._steps |= {node.name: index for index, node in enumerate(each.plan.order)}
         self._accesses: set[tuple[str, bool]] = set()
         """Macros that calls and templates use: (name, whether it is for a further memory)."""
-        self.guards: Mapping[str, str] = {}
-        """Node -> condition in C under which its call is made; other calls are unconditional."""
         self._coming: set[str] = set()
         """Values that page moves of the current pass bring in and that no call has read yet."""
 
@@ -179,11 +177,8 @@ class Sequencer:
                 f"/* [{self._steps[node.name]}] {comment_text(node.origin or node.name)}: {shown_name(node)} */"
             )
             lines += [f"/* {said} */" for said in self._views_of(node)]
-            guard = self.guards.get(node.name)
-            lines += self._waits(node) if guard else []  # other calls read the value too, and all steps make them
             watch = next((watch for watch in self._watches if watch.knows(node)), None)
-            call = watch.around(node, self._call(node, piece)) if watch else self._call(node, piece)
-            lines += [f"if ({guard}) {{", *(f"    {line}" for line in call), "}"] if guard else call
+            lines += watch.around(node, self._call(node, piece)) if watch else self._call(node, piece)
         reads_label = any(self._base(value) == self._train.label for node in nodes for value in node.inputs)
         finds = not self._train.exponents_known and piece == 0 and any(errors_of(node) for node in nodes)
         return Section(name, nodes[0].name, tuple(lines), reads_label, finds, self._read_rows(nodes), piece)

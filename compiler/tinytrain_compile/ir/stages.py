@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from tinytrain_compile.ir.activations import KeptActivation, LowRank
 from tinytrain_compile.ir.buffers import Buffer
-from tinytrain_compile.ir.choice import ChannelChoice
 from tinytrain_compile.ir.loss_terms import MEAN_OF_SAMPLES, LossTerms
 from tinytrain_compile.ir.types import Array, FileFormat, Graph, Node, Quant, Value
 
@@ -24,14 +23,10 @@ def channel_axis(axis: str, rank: int) -> int:
 
 @dataclass(frozen=True)
 class ChannelSlice:
-    """The updated channels of a weight, on its "out" or "in" axis (increasing indices).
-
-    on_device: these at first, the same number of others once the device has chosen (ir/choice.py).
-    """
+    """The updated channels of a weight, on its "out" or "in" axis (increasing indices)."""
 
     axis: str
     channels: tuple[int, ...]
-    on_device: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,7 +49,7 @@ class UpdatePlan:
 class IntegerUnit:
     """Unit of a parameter's integers: real = (integers + fraction / 256) * scale.
 
-    scale: for each element of the first axis (all channels, if the device chooses some). fraction: state with the 8
+    scale: for each element of the first axis. fraction: state with the 8
     bits after an int8 weight ("": none). shift: state whose change since the first step is the power of two by which
     the scale grew (--rescale; "": none), at these channels.
     """
@@ -128,7 +123,6 @@ class TrainGraph:
     checkpoints it reads. None: this is a training step.
     windows: for `--listen only`, whose input is what m_hear holds of a window: the same step on the window. None: it
     takes the model's own inputs.
-    choice: channels that the device chooses; None if there are none.
     stored_output: integers that the file has in place of the output's real numbers; None: it ends in real numbers.
     """
 
@@ -157,7 +151,6 @@ class TrainGraph:
     low_rank: tuple[KeptActivation, ...] = ()
     reads_state_of: TrainGraph | None = None
     windows: TrainGraph | None = None
-    choice: ChannelChoice | None = None
     stored_output: FileFormat | None = None
 
     @property
@@ -464,7 +457,6 @@ class Interface:
     infers_open: bool = False  # whether there is m_infer_open
     window: InputSlot | None = None  # that m_hear takes row by row, if the input is not a sample but features of one
     trains: bool = True  # False: the project only infers, and loads checkpoints
-    chooses: bool = False  # whether channels are chosen on the device
     arena_macro: str = ""  # of the arena's size, without the prefix, if a project has several plans
     counted: bool = False  # whether calls pass their number of samples: plans of the project take different numbers
 

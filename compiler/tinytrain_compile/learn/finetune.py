@@ -333,9 +333,6 @@ def _variants(
         told = partial(_told, progress, f", batch {batch}, clip {clip:g}", index / (len(batches) * len(ways)))
         made = make_project(more, told, choose_by_data)
         assert not isinstance(made, Result)
-        if made.summary.train.choice is not None:
-            what = "is chosen on the device, by scores that finetune does not gather"
-            raise CompileError("E0113", 'chosen = "device"', what, "name the channels in the scheme")
         if any(effort.averages):
             refuse_shifted(made.summary.train, "--averages")
         trains_itself = made.model.training is not None

@@ -37,18 +37,16 @@ class Split:
     axis: "out" or "in", the channel axis of the weight that is cut.
     channels: increasing indices on that axis that the arena part holds; the flash part holds all others in order.
     total: channels of the whole weight on that axis.
-    on_device: a table says which channels the arena part holds (these at first), and the flash part holds all of them.
     """
 
     axis: str
     channels: tuple[int, ...]
     total: int
-    on_device: bool = False
 
     @property
     def rest(self) -> tuple[int, ...]:
         """Return the indices that the flash part holds."""
-        inside = set(() if self.on_device else self.channels)
+        inside = set(self.channels)
         return tuple(i for i in range(self.total) if i not in inside)
 
 
@@ -118,7 +116,6 @@ Trait = Literal[
     "rearranges",
     "between",
     "cuts",
-    "scores",
     "link",
     "target_loss",
     "weight_gradient",
@@ -146,9 +143,8 @@ clamps: it keeps numbers within bounds. marks: its small integers tell the gradi
 elements to reach. repeats: it copies numbers along axes, times a constant. reduces: it sums over axes, times a
 constant. adds: the sum of two operands. offset: one operand moves the other, as a bias does.
 rearranges: every element occurs once, in another arrangement. between: no number of the result is beyond those of the
-operand (or of the bounds). cuts: some elements of the operand. scores: it scores the channels of an error. link: it
-makes the numbers of an output from scores, and a loss of scores contains it. target_loss: the loss of numbers and
-targets of one shape, or its gradient.
+operand (or of the bounds). cuts: some elements of the operand. link: it makes the numbers of an output from scores, and
+a loss of scores contains it. target_loss: the loss of numbers and targets of one shape, or its gradient.
 weight_gradient: the gradient of a layer (see above) for its weight, of `x` and `dy`. pool_gradient: that of windows.
 accumulates: it adds a gradient to a running sum. clears: it sets one to 0. squares: it sums the squares of rows of a
 gradient. totals: it sums those.

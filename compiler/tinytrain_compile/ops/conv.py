@@ -42,7 +42,7 @@ def _present(attrs: ConvAttrs) -> tuple[str, ...]:
 def _conv_infer(inputs: tuple[Value, ...], attrs: ConvAttrs) -> tuple[TensorType, ...]:
     o = named("Conv", inputs, attrs)
     x, bias = o["x"], o.get("bias")
-    expect_float("Conv", *(value for name, value in o.items() if name != "place"))
+    expect_float("Conv", *o.values())
     if len(x.shape) != 4:
         raise ValueError(f"x {x.shape} is not NHWC")
     n, h, w, c = x.shape
@@ -115,7 +115,7 @@ def _conv_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ..
         if attrs.groups > 1 and attrs.split is not None:
             x, part_dy, plain = _grouped_slice(ctx, o["x"], dy, attrs, o["w"].shape)
         else:
-            x, part_dy = split_operands(ctx, o["x"], dy, attrs.split, o.get("place"))
+            x, part_dy = split_operands(ctx, o["x"], dy, attrs.split)
         grads[o.position("w")] = ctx.emit("ConvGradWeight", (x, part_dy), plain)
     if attrs.bias and ctx.wants(o.position("bias")):
         grads[o.position("bias")] = ctx.sum_to(dy, o["bias"])
@@ -291,7 +291,7 @@ def _grad_input_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | No
         if plain.groups > 1 and attrs.conv.split is not None:
             x, dy, plain = _grouped_slice(ctx, g, o["dy"], attrs.conv, o["w"].shape)
         else:
-            x, dy = split_operands(ctx, g, o["dy"], attrs.conv.split, o.get("place"))
+            x, dy = split_operands(ctx, g, o["dy"], attrs.conv.split)
         grads[o.position("w")] = ctx.emit("ConvGradWeight", (x, dy), plain)
     if ctx.wants(o.position("dy")):
         grads[o.position("dy")] = ctx.emit("Conv", (g, *o.several(*WEIGHT)), replace(attrs.conv, bias=False))

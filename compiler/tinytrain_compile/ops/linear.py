@@ -8,7 +8,6 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops.base import GradientContext, NonDifferentiable, Samples, Split, has_trait, operator, traits
-from tinytrain_compile.ops.channels import TakeAttrs
 from tinytrain_compile.ops.exact import product
 from tinytrain_compile.ops.names import attrs_of, expect_float, named, operand, operands, result
 
@@ -34,20 +33,10 @@ def join_split(arrays: tuple[Array, ...], split: Split | None, out_axis: int, in
     if split is None:
         (w,) = arrays
         return w
-    w, rest, *places = arrays
+    w, rest = arrays
     axis = out_axis if split.axis == "out" else in_axis
-    if split.on_device:
-        return _joined(w, rest, places[0].astype(np.int64), axis)
     order = np.argsort(np.asarray((*split.channels, *split.rest)))
     return np.take(np.concatenate([w, rest.astype(w.dtype)], axis=axis), order, axis=axis)
-
-
-def _joined(part: Array, whole: Array, places: Array, axis: int) -> Array:
-    """Return the whole weight, with each channel that has a place taken from that place of the trained part."""
-    here = places >= 0
-    joined = np.moveaxis(whole.astype(part.dtype), axis, 0).copy()
-    joined[here] = np.moveaxis(part, axis, 0)[np.minimum(places[here], part.shape[axis] - 1)]
-    return np.moveaxis(joined, 0, axis)
 
 
 def whole_shape(inputs: tuple[Value, ...], split: Split | None, out_axis: int, in_axis: int) -> tuple[int, ...]:
@@ -55,21 +44,17 @@ def whole_shape(inputs: tuple[Value, ...], split: Split | None, out_axis: int, i
     if split is None:
         (w,) = inputs
         return w.shape
-    w, rest, *places = inputs
+    w, rest = inputs
     shape = list(w.shape)
     axis = out_axis if split.axis == "out" else in_axis
     if w.shape[axis] != len(split.channels) or rest.shape[axis] != len(split.rest):
         raise ValueError(f"split {split} does not fit parts {w.shape} and {rest.shape}")
-    if len(places) != split.on_device or any(value.shape != (split.total,) for value in places):
-        raise ValueError(f"places {places} are not one for each of {split.total} channels")
     shape[axis] = split.total
     return tuple(shape)
 
 
-PARTS = ("w", "w_rest?")
-WEIGHT = (*PARTS, "place?")
-"""Names of the operands that hold a weight: the second only if it is in two parts, the third if a table tells each
-channel's place in the first (-1: in the second)."""
+WEIGHT = ("w", "w_rest?")
+"""Names of the operands that hold a weight: the second only if it is in two parts."""
 LAYER_KINDS = {
     "Conv": "conv",
     "ConvGradInput": "transposed conv",
@@ -82,14 +67,12 @@ LAYER_KINDS = {
 
 def present_parts(split: Split | None) -> tuple[str, ...]:
     """Return the names of the operands that a weight in two parts has beside w."""
-    if split is None:
-        return ()
-    return ("w_rest", "place") if split.on_device else ("w_rest",)
+    return () if split is None else ("w_rest",)
 
 
 def weight_dtypes(split: Split | None) -> tuple[str, ...]:
     """Return the element types of the operands that hold an int8 weight."""
-    return ("int8", *("int32" if name == "place" else "int8" for name in present_parts(split)))
+    return ("int8", *("int8" for _ in present_parts(split)))
 
 
 def _present(attrs: GemmAttrs) -> tuple[str, ...]:
@@ -99,7 +82,7 @@ def _present(attrs: GemmAttrs) -> tuple[str, ...]:
 def _gemm_infer(inputs: tuple[Value, ...], attrs: GemmAttrs) -> tuple[TensorType, ...]:
     o = named("Gemm", inputs, attrs)
     x, bias = o["x"], o.get("bias")
-    expect_float("Gemm", *(value for name, value in o.items() if name != "place"))
+    expect_float("Gemm", *o.values())
     n, k = whole_shape(o.several(*WEIGHT), attrs.split, 0, 1)
     if len(x.shape) != 2 or x.shape[1] != k:
         raise ValueError(f"x {x.shape} does not fit weight {(n, k)}")
@@ -126,7 +109,7 @@ def _gemm_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ..
     o = operands(node)
     grads: dict[int, Value] = {}
     if ctx.wants(o.position("w")):
-        x, part_dy = split_operands(ctx, o["x"], dy, attrs.split, o.get("place"))
+        x, part_dy = split_operands(ctx, o["x"], dy, attrs.split)
         grads[o.position("w")] = ctx.emit("GemmGradWeight", (x, part_dy))
     if attrs.bias and ctx.wants(o.position("bias")):
         grads[o.position("bias")] = ctx.sum_to(dy, o["bias"])
@@ -136,14 +119,10 @@ def _gemm_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ..
     return grads
 
 
-def split_operands(
-    ctx: GradientContext, x: Value, dy: Value, split: Split | None, place: Value | None = None
-) -> tuple[Value, Value]:
+def split_operands(ctx: GradientContext, x: Value, dy: Value, split: Split | None) -> tuple[Value, Value]:
     """Return the operands of a weight gradient, cut to the channels (last axis) that the updated slice needs."""
     if split is None:
         return x, dy
-    if place is not None:
-        return x, ctx.emit("TakeChannels", (dy, place), TakeAttrs(len(split.channels)))
     if split.axis == "in":
         return take_channels(ctx, x, split.channels), dy
     return x, take_channels(ctx, dy, split.channels)

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from tinytrain_compile.parts.part import Part
 
 PARTS: Mapping[str, Callable[[CompileOptions, TrainGraph | None], bool]] = {
-    "choice": lambda _options, train: train is not None and train.choice is not None,
     "features": lambda options, _train: options.features == "on",
     "slices": lambda options, _train: options.slices != "off",
     "infer_open": lambda options, _train: options.slices == "infer",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tinytrain_compile.ir.types import NO_ATTRS, Attrs, Node, Value
+from tinytrain_compile.ir.types import Attrs, Node, Value
 from tinytrain_compile.ops.base import has_trait, steps_floats
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.fixed_point import INT32_MAX
@@ -139,24 +139,6 @@ class Backward:
         if len(shape) == 2:
             result = replace(result, value=self._r.emit("Reshape", (result.value,), ReshapeAttrs(shape), node))
         return result
-
-    # ---- chosen channels ----------------------------------------------------------------------------------------
-
-    def take(self, node: Node) -> Form | None:
-        """Emit the channels of a layer's error that a table chooses; they stay in that layer's unit."""
-        error, place = self._r.error(node.inputs[0]), operands(node).get("place")
-        if place is None or error is None or error.layer is None:
-            return None
-        return replace(error, value=self._r.emit(node.op, (error.value, place), node.attrs, node))
-
-    def score(self, node: Node) -> Form | None:
-        """Emit squares of integers, weighted by each channel's unit relative to the largest unit."""
-        error = self._r.error(node.inputs[0])
-        if error is None:
-            return None
-        unit = np.broadcast_to(np.asarray(error.unit, np.float64), node.outputs[0].shape)
-        table = self._r.table(f"{node.name}.unit", np.square(unit / unit.max()).astype(np.float32))
-        return self._r.emit("QScoreChannels", (error.value, error.exponent, table), NO_ATTRS, node)
 
     # ---- between layers -----------------------------------------------------------------------------------------
 

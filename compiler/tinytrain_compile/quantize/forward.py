@@ -14,7 +14,7 @@ from tinytrain_compile.ops.base import Split, has_trait
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.int8.pointwise import ADD_BITS, SUM_BITS, QAddAttrs, QRescaleAttrs, rescale_lift
-from tinytrain_compile.ops.linear import PARTS, GemmAttrs, join_split
+from tinytrain_compile.ops.linear import WEIGHT, GemmAttrs, join_split
 from tinytrain_compile.ops.names import attrs_of, operand, operands
 from tinytrain_compile.ops.pool import PoolAttrs, always_full
 from tinytrain_compile.ops.shape import ConcatAttrs, EmbedAttrs, ExpandAttrs, ReduceAttrs, ReshapeAttrs
@@ -144,7 +144,7 @@ class Forward:
     def _integers(self, node: Node, conv: ConvAttrs, x: Act) -> IntegerLayer:
         """Return int8 weight parts and int32 bias of a layer, as constants or state."""
         o = operands(node)
-        floats, weight, own_bias = o.several(*PARTS), o["w"], o.get("bias")
+        floats, weight, own_bias = o.several(*WEIGHT), o["w"], o.get("bias")
         scale = _weight_scale(floats, conv.split)
         tables = self._rescaling.tables(weight, own_bias, conv.split)
         if tables is not None:
@@ -286,8 +286,6 @@ def _weight_scale(parts: tuple[Value, ...], split: Split | None) -> Array:
         scales.append(np.broadcast_to(np.asarray(value.quant.scale, np.float64), (value.shape[0],)))
     if split is None or split.axis == "in":
         return scales[0]
-    if split.on_device:
-        return scales[1]
     return join_split(tuple(scales), split, 0, 0)
 
 

@@ -34,7 +34,7 @@ class Rescaling:
 
     def tables(self, weight: Value, bias: Value | None, split: Split | None) -> ShiftTables | None:
         """Return tables to fill for a layer with this (arena part of a) weight, or None if its scales are fixed."""
-        whole = split is None or (split.axis == "out" and not split.on_device)
+        whole = split is None or split.axis == "out"
         own = all(v.name in self._trained and self._layers_of(v) == 1 for v in (weight, bias) if v is not None)
         if not (self._enabled and whole and own):
             return None

@@ -9,7 +9,7 @@ from tinytrain_compile.ir.graph import check_graph
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Graph, Node, Quant, Value
 from tinytrain_compile.ops.base import Trait, has_trait, infer, op_def, steps_floats
-from tinytrain_compile.ops.linear import PARTS
+from tinytrain_compile.ops.linear import WEIGHT
 from tinytrain_compile.ops.names import error_exponents, operands
 from tinytrain_compile.quantize.backward import Backward
 from tinytrain_compile.quantize.forms import Act, Rule
@@ -22,7 +22,7 @@ from tinytrain_compile.quantize.update import QuantOptions, Updates
 
 
 def _parameters(node: Node) -> tuple[Value, ...]:
-    return operands(node).several(*PARTS, "bias?")
+    return operands(node).several(*WEIGHT, "bias?")
 
 
 def _reads_weights(node: Node) -> bool:
@@ -83,8 +83,6 @@ class _Rewrite:
             ("reduces", backward.bias),
             ("adds", backward.add),
             ("repeats", backward.expand),
-            ("cuts", backward.take),
-            ("scores", backward.score),
             ("moves_data", backward.move),
             ("accumulates", updates.accumulate),
             ("clears", updates.clear),
@@ -161,7 +159,6 @@ class _Rewrite:
         state = [v for v in old.state if v.name not in integer] + r.state
         known = {v.name for v in r.accumulators}
         accumulators = [v for v in old.accumulators if v.name not in known] + r.accumulators
-        flag = None if train.choice is None else train.choice.flag
         updates, inputs = self._all_updates(integer), tuple(map(self._stored_input, old.inputs))
         nodes = [n for n in r.builder.nodes if n.phase == "step"] + [n for n in r.builder.nodes if n.phase == "apply"]
         whole = Graph(old.name, tuple(nodes), inputs, outputs, {}, (), (), (), updates)
@@ -176,7 +173,7 @@ class _Rewrite:
             outputs,
             {name: data for name, data in {**r.constants, **r.builder.constants}.items() if name in used},
             tuple(v for v in old.parameters if v.name in used and v.name not in integer),
-            tuple(v for v in state if v.name in live or v in (train.learning_rate, flag)),
+            tuple(v for v in state if v.name in live or v == train.learning_rate),
             tuple(v for v in accumulators if v.name in live or v == train.weight_sum),
             updates,
             (*old.notes, *self._rescaling.notes(), *self._updates.notes(), *self._notes()),

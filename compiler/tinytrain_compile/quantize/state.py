@@ -15,7 +15,6 @@ from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops import new_builder
 from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.base import SumOverflowError, form_name, op_def
-from tinytrain_compile.ops.channels import TakeAttrs
 from tinytrain_compile.ops.int8.exponents import ExponentAttrs
 from tinytrain_compile.ops.int8.pointwise import LIFT, ErrorAttrs, ErrorUnitAttrs, QuantAttrs
 from tinytrain_compile.ops.shape import ReshapeAttrs
@@ -103,13 +102,6 @@ class Rewriter:
         own = self.builder.constant(f"{owner.name}.{role}_shift", shift)
         setattr(owner, role, own)
         return table, own, largest
-
-    def of_chosen(
-        self, tables: Iterable[Value], place: Value, count: int, like: Node, phase: Phase
-    ) -> tuple[Value, ...]:
-        """Take the entries of the channels that the device chose from tables for all channels, for readers of this
-        phase."""
-        return tuple(self.emit("TakeChannels", (table, place), TakeAttrs(count), like, phase) for table in tables)
 
     def fixed_factors(self, hint: str, values: Any) -> tuple[Value, Value, bool]:
         """Return factor tables to whose shifts no exponent is added, and whether all shifts are in -31..-1 and no

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.ir.choice import whole_name
 from tinytrain_compile.ir.stages import IntegerUnit, TrainedPart, TrainGraph, Velocity
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Node, Phase, Value
 from tinytrain_compile.ops.base import op_def, steps_floats
@@ -130,14 +129,11 @@ class Updates:
         if role == "weight":
             unit = of_gradient = layer.scale
         square = unit if self._signed else unit * of_gradient
-        if role == "weight" and split is not None and split.axis == "out" and not split.on_device:
+        if role == "weight" and split is not None and split.axis == "out":
             square = square[list(split.channels)]
         if self._signed and role == "weight":
             self._sign_steps.append(256 * self._first_rate / np.atleast_1d(square))
         multiplier, shift, _ = self._r.factors(node.name, 1.0 / square, layer.tables, role)
-        if role == "weight" and split is not None and split.on_device:
-            place, count = layer.parts[-1], len(split.channels)
-            multiplier, shift = self._r.of_chosen((multiplier, shift), place, count, node, self._phase)
         return (multiplier, shift, self.rate, exponent)
 
     def _fused(self, node: Node, parameter: Value, uses: Uses) -> None:
@@ -264,8 +260,7 @@ class Updates:
         found = dict(self._r.train.trained)
         for name in found.keys() & self._forward.integer_parameters.keys():
             fraction = self._fractions[name].name if name in self._fractions else ""
-            units = self._forward.units[whole_name(self._r.train.choice, name)]
-            found[name] = replace(found[name], unit=IntegerUnit(units, fraction))
+            found[name] = replace(found[name], unit=IntegerUnit(self._forward.units[name], fraction))
         for layer in self._forward.layers.values():
             if layer.tables is None or not layer.tables.complete or layer.tables.forward is None:
                 continue

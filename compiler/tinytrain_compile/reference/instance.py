@@ -58,14 +58,6 @@ class ReferenceInstance(Instance):
             )
         return np.asarray(losses, np.float32)
 
-    def score(self, x: Array, y: Array) -> Array:
-        """Return the loss of each call, as m_score does with these samples."""
-        return np.asarray(self._open.score(self._given(x), y), np.float32)
-
-    def rescore(self) -> None:
-        """Score the channels again, as m_rescore does."""
-        self._open.rescore()
-
     def features(self, x: Array) -> Array:
         """Raise E0114: only the C has them."""
         raise _no_compiler("features")

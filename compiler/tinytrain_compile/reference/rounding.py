@@ -87,7 +87,7 @@ class StepwiseReference:
     def _stepped(self, trainer: Trainer, number: int) -> Step:
         count, batch = len(self._samples.x), self._train.batch
         chosen = [(number * batch + i) % count for i in range(batch)]
-        losses = trainer.checked(number, self._samples.x[chosen], self._samples.y[chosen])
+        losses = trainer.step(self._samples.x[chosen], self._samples.y[chosen])
         return Step(np.asarray(losses), dict(trainer.state))
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from tinytrain_compile.ir.choice import FIXED, chosen_places, scoring_nodes
 from tinytrain_compile.ir.records import feeds, in_calls, is_finite
 from tinytrain_compile.ir.stages import Samples, TrainGraph, Velocity
 from tinytrain_compile.ir.types import Array, Node
@@ -31,12 +30,10 @@ class Trainer:
         needed = graph.ancestors((train.loss, *(new for _, new in graph.updates)))
         infer = graph.ancestors(graph.outputs)
         self._infer = [node for node in graph.nodes if node.name in infer]
-        scoring = frozenset[str]() if train.choice is None else scoring_nodes(graph, train.choice)
         step = [node for node in graph.nodes if node.phase == "step" and node.name in needed]
         judged = graph.ancestors((train.loss,))
         self._forward = [node for node in step if node.name in judged]
-        self._scored = [node for node in step if node.name not in judged]
-        self._backward = self._training = [node for node in self._scored if node.name not in scoring]
+        self._backward = [node for node in step if node.name not in judged]
         self._apply = [node for node in graph.nodes if node.phase == "apply"]
         self._latest = {v.name: v.name for v in (*graph.state, *graph.accumulators)}
         for node in graph.nodes:
@@ -69,49 +66,9 @@ class Trainer:
         One that is not finite changes nothing; it is NaN for an input with a number that is not.
         """
         losses, counted, weight = self._gradients(xs, ys)
-        if counted:
-            self._fix_channels()
         if self._apply and counted:
             self._update(counted if self._train.weight_sum is None else weight)
         return losses
-
-    def score(self, xs: Array, ys: Array) -> list[float]:
-        """Return the loss of `batch` samples, as m_score does."""
-        rate = self.state[self._train.learning_rate.name]
-        self.set_rate(0.0)
-        self._backward = self._scored
-        losses, _, _ = self._gradients(xs, ys)
-        self._backward = self._training
-        self.set_rate(float(rate))
-        if self._apply:
-            self.sums = self.zero_sums()
-        return losses
-
-    def rescore(self) -> None:
-        """Score the channels again, as m_rescore does."""
-        choice = self._train.choice
-        assert choice is not None
-        kept = {name: self.state[name] for layer in choice.layers for name in (layer.place.name, layer.scores.name)}
-        kept[self._train.learning_rate.name] = self.state[self._train.learning_rate.name]
-        self.state = {value.name: self._constants[value.name] for value in self._train.graph.state} | kept
-        self.sums, self.exponents_known = self.zero_sums(), self._train.exponents_known
-        for layer in choice.layers:
-            places = chosen_places(self.state[layer.scores.name], layer.part.shape[0])
-            self.state[layer.place.name] = places
-            self.state[layer.part.name] = self._constants[layer.whole.name][places >= 0]
-        self._fix_channels()
-
-    def checked(self, number: int, xs: Array, ys: Array) -> list[float]:
-        """Do what the check program does in its step `number`: the first one is for the choice of channels, if any."""
-        if self._train.choice is None or number:
-            return self.step(xs, ys)
-        losses = self.score(xs, ys)
-        self.rescore()
-        return losses
-
-    def _fix_channels(self) -> None:
-        if self._train.choice is not None:
-            self.state[self._train.choice.flag.name] = np.asarray(FIXED, np.int32)
 
     def _gradients(self, xs: Array, ys: Array) -> tuple[list[float], int, np.float32]:
         """Forward and backward passes of some samples: losses, samples that count, what their labels weigh."""
@@ -253,6 +210,6 @@ def run_reference(train: TrainGraph, samples: Samples, steps: int) -> ReferenceR
     states: list[dict[str, Array]] = []
     for step in range(steps):
         chosen = [(step * batch + i) % count for i in range(batch)]
-        losses += trainer.checked(step, samples.x[chosen], samples.y[chosen])
+        losses += trainer.step(samples.x[chosen], samples.y[chosen])
         states.append(dict(trainer.state))
     return ReferenceRun(np.asarray(losses, np.float32), first, inferred(train, trainer.infer(probe)), tuple(states))

@@ -121,8 +121,6 @@ def _entry_of(layer: Layer, plan: UpdatePlan) -> SchemeEntry:
     if piece is None:
         return SchemeEntry(layer.name, bias, "all" if weights else 0, "out", *kept)
     axis = weight_axis(layer.node, piece.axis)
-    if piece.on_device:
-        return SchemeEntry(layer.name, bias, len(piece.channels), axis, on_device=True)
     return SchemeEntry(layer.name, bias, piece.channels, axis, *kept)
 
 
@@ -155,7 +153,6 @@ def scheme_text(chosen: Sequence[SchemeEntry], comment: str) -> str:
                 lines.append(f"weight = {json.dumps(weight)}")
             if entry.weight not in (0, "all"):
                 lines.append(f'axis = "{entry.axis}"')
-            lines += ['chosen = "device"'] if entry.on_device else []
             if entry.activation:
                 lines += [f'activation = "{entry.activation}"', f"ranks = {list(entry.ranks)}"]
             blocks.append("\n".join(lines) + "\n")

@@ -11,7 +11,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.user_file import TableKind, parse_document, read_text
 from tinytrain_compile.near import hint
 
-_KEYS = {"layer", "bias", "weight", "axis", "chosen", "activation", "ranks"}
+_KEYS = {"layer", "bias", "weight", "axis", "activation", "ranks"}
 _ACTIVATIONS = ("exact", "asi", "subspace")
 _KIND = TableKind("E0302", "E0302", "see docs/update-schemes.md for the format", "the path of a scheme file")
 _MODES = 4
@@ -22,7 +22,6 @@ _MODES = 4
 class SchemeEntry:
     """One [[update]] table. weight: "all", a count of leading channels (0: none), or channel indices.
 
-    on_device: the device chooses others, the same number (chosen = "device").
     source: the file and number of the entry, for errors ("": made by the compiler).
     activation: form in which the layer keeps its input ("": that of --activations); ranks: of its modes; none:
     measured.
@@ -34,7 +33,6 @@ class SchemeEntry:
     axis: str
     activation: str = ""
     ranks: tuple[int, ...] = ()
-    on_device: bool = False
     source: str = field(default="", compare=False)
 
 
@@ -68,21 +66,7 @@ def _entry(where: str, raw: Any) -> SchemeEntry:
     if axis not in ("out", "in"):
         raise _bad(where, '`axis` is "out" or "in"')
     weight = _weight(where, table.get("weight", 0))
-    return SchemeEntry(layer, bias, weight, axis, *_activation(where, table), _on_device(where, table), where)
-
-
-def _on_device(where: str, table: dict[str, Any]) -> bool:
-    """Tell whether the device chooses which channels are trained."""
-    if "chosen" not in table:
-        return False
-    weight = table.get("weight", 0)
-    if table["chosen"] != "device":
-        raise _bad(where, '`chosen` is "device", or left out')
-    if weight in (0, "all") or isinstance(weight, list):
-        raise _bad(where, '`chosen = "device"` needs `weight`, a number of channels')
-    if table.get("activation") in ("asi", "subspace"):
-        raise _bad(where, '`chosen = "device"` needs whole activations: leave `activation` out')
-    return True
+    return SchemeEntry(layer, bias, weight, axis, *_activation(where, table), where)
 
 
 def _activation(where: str, table: dict[str, Any]) -> tuple[str, tuple[int, ...]]:

@@ -368,13 +368,7 @@ def _slice(layer: Layer, weight: Value, entry: SchemeEntry) -> ChannelSlice | No
     channels = tuple(asked)
     if len(channels) == total:
         return None
-    axis = weight_axis(layer.node, entry.axis)
-    grouped = isinstance(layer.node.attrs, ConvAttrs) and layer.node.attrs.groups > 1
-    if entry.on_device and (grouped or axis == "in"):
-        what = "reads its input in groups" if grouped else f"would have its {entry.axis} channels chosen"
-        way = "choose channels that a layer without groups makes, or leave `chosen` out"
-        raise _bad(layer, entry, f"{what}, which the device cannot", way)
-    return ChannelSlice(axis, channels, entry.on_device)
+    return ChannelSlice(weight_axis(layer.node, entry.axis), channels)
 
 
 def _bad(layer: Layer, entry: SchemeEntry, what: str, way: str) -> CompileError:

@@ -9,10 +9,9 @@ from functools import lru_cache
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.activations import KeptActivation
-from tinytrain_compile.ir.choice import ChannelChoice, ChosenLayer
 from tinytrain_compile.ir.graph import GraphBuilder, check_graph
 from tinytrain_compile.ir.imported import ImportedLoss, ImportedModel, WrittenLoss
-from tinytrain_compile.ir.stages import ChannelSlice, TrainedPart, TrainGraph, UpdatePlan, channel_axis
+from tinytrain_compile.ir.stages import TrainedPart, TrainGraph, UpdatePlan, channel_axis
 from tinytrain_compile.ir.text import print_graph
 from tinytrain_compile.ir.types import Array, Graph, Node, Value
 from tinytrain_compile.ops.base import infer, new_builder
@@ -35,7 +34,7 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
     imported, model = model, _for_samples(model, options.micro_batch)
     graph = _with_own_loss(model)
     builder = new_builder(_names(graph))
-    forward, trained, chosen = _forward(builder, model, graph, plan)
+    forward, trained = _forward(builder, model, graph, plan)
     loss = append_loss(builder, model, options)
     forward += builder.nodes
     builder.nodes = []
@@ -46,14 +45,13 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
         forward, dropouts = with_dropout(builder, forward, options.micro_batch, options.dropout)
     judge = next(node.op for node in forward if loss.loss in node.outputs)
     factor = options.micro_batch if loss.terms.divisor == "samples" else 1
-    found, scores = _gradients(builder, forward, loss.loss, trained, factor, chosen)
+    found = _gradients(builder, forward, loss.loss, trained, factor)
     forward, backward, copied, kept = _copied(builder, forward, plan, options, (trained, found))
     forward, backward = keep_masks(builder, forward, backward)
     builder.nodes = []
     optimizer = Optimizer(builder, replace(options, initial=_initial(options, trained)), loss.terms)
     optimizer.update(found, forward)
-    optimizer.follow([*_kept(builder, copied), *scores])
-    choice = _choice(builder, chosen, optimizer.state)
+    optimizer.follow(_kept(builder, copied))
     if dropouts is not None:
         from tinytrain_compile.training.dropout import count_samples
 
@@ -77,7 +75,6 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
         identity=identity_of(imported, plan, judge, options.meaning),
         trained={target.name: trained[target] for target, _ in found},
         low_rank=tuple(kept),
-        choice=choice,
         stored_output=imported.stored_output,
     )
     check_graph(result.graph, infer)
@@ -138,36 +135,26 @@ def _kept(builder: GraphBuilder, subspaces: Changes) -> Changes:
     return keep_subspaces(builder, subspaces)
 
 
-def _choice(builder: GraphBuilder, chosen: Sequence[ChosenLayer], state: list[Value]) -> ChannelChoice | None:
-    """Return the channels that the device chooses. state: gets the choice's tensors that no node changes."""
-    if not chosen:
-        return None
-    from tinytrain_compile.training.chosen import choice_of
-
-    return choice_of(builder, chosen, state)
-
-
 # ---- part of every step ---------------------------------------------------------------------------------------------
 
 
 def _forward(
     builder: GraphBuilder, model: ImportedModel, graph: Graph, plan: UpdatePlan
-) -> tuple[list[Node], dict[Value, TrainedPart], list[ChosenLayer]]:
-    """Return the forward nodes with sliced weights in parts and frozen computations folded, the updated values, and the
-    weights of which the device chooses channels."""
+) -> tuple[list[Node], dict[Value, TrainedPart]]:
+    """Return the forward nodes with sliced weights in parts and frozen computations folded, and the updated values."""
     slices = {name: piece for name, piece in plan.updates.items() if piece is not None}
-    forward, parts, chosen = [*graph.nodes], dict[str, Value](), list[ChosenLayer]()
+    forward, parts = [*graph.nodes], dict[str, Value]()
     if slices:
         from tinytrain_compile.training.slices import split_weights
 
-        forward, parts, chosen = split_weights(builder, model, graph, slices)
+        forward, parts = split_weights(builder, model, graph, slices)
     known = {value.name: value for value in graph.parameters}
     trained = {
         parts.get(name, known[name]): TrainedPart(name, slices[name] if name in parts else None)
         for name in plan.updates
     }
     kept = {value.name for value in (*trained, *graph.outputs)}
-    return fold_frozen(builder, forward, {**graph.constants, **builder.constants}, kept), trained, chosen
+    return fold_frozen(builder, forward, {**graph.constants, **builder.constants}, kept), trained
 
 
 def _initial(options: TrainingOptions, trained: Mapping[Value, TrainedPart]) -> Mapping[tuple[str, str], Array]:
@@ -188,25 +175,16 @@ def _gradients(
     loss: Value,
     trained: Iterable[Value],
     factor: int,
-    chosen: Sequence[ChosenLayer],
-) -> tuple[list[tuple[Value, Value]], Changes]:
-    """Return trained values with their gradients, and scores with their new contents; the builder gets the backward
-    pass.
-
-    CompileError E0303 if there is none.
-    """
+) -> list[tuple[Value, Value]]:
+    """Return trained values with their gradients; the builder gets the backward pass. CompileError E0303 if there is
+    none."""
     targets = [*trained]
     gradients = differentiate(builder, tuple(forward), loss, targets, factor)
     if not gradients:
         raise CompileError(
             "E0303", "--update", "no selected parameter leads to the loss", "select layers before the output"
         )
-    scores: Changes = []
-    if chosen:
-        from tinytrain_compile.training.chosen import with_scores
-
-        builder.nodes, scores = with_scores(builder, builder.nodes, chosen)
-    return [(target, gradients[target.name]) for target in targets if target.name in gradients], scores
+    return [(target, gradients[target.name]) for target in targets if target.name in gradients]
 
 
 def _unreached(trained: Mapping[Value, TrainedPart], found: Sequence[tuple[Value, Value]]) -> tuple[str, ...]:
@@ -272,14 +250,10 @@ def identity_of(model: ImportedModel, plan: UpdatePlan, loss: str, optimizer: tu
     changing the meaning: samples per step, rates, plan, target, code. loss: the op that ends the forward pass;
     optimizer: settings that give its state a meaning, not its rates.
     """
-    trained = sorted((name, piece and _facts(piece)) for name, piece in plan.updates.items())
+    trained = sorted((name, piece and (piece.axis, piece.channels)) for name, piece in plan.updates.items())
     kind = optimizer if optimizer[1:] else optimizer[0]
     facts = (_digest(model.graph), loss, _own_loss(model.loss), trained, kind)
     return hashlib.sha256(repr(facts).encode()).hexdigest()
-
-
-def _facts(piece: ChannelSlice) -> tuple[object, ...]:
-    return (piece.axis, piece.channels, *(("on device",) if piece.on_device else ()))
 
 
 def _own_loss(own: ImportedLoss | None) -> tuple[object, ...]:

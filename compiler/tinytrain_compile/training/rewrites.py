@@ -121,7 +121,7 @@ def _with_masks(nodes: Sequence[Node], masks: Mapping[str, Node], masked: Mappin
 def _kept_by_others(forward: list[Node], backward: list[Node]) -> set[str]:
     """Return values that a backward node other than a ClipGrad reads, directly or through a view.
 
-    Values of which only some channels are read do not count (by Slices, which run in the forward pass, as scores do):
+    Values of which only some channels are read do not count (by Slices, which run in the forward pass):
     those channels and the bits take less.
     """
     base: dict[str, str] = {}
@@ -132,7 +132,7 @@ def _kept_by_others(forward: list[Node], backward: list[Node]) -> set[str]:
     kept: set[str] = set()
     cut: dict[str, int] = {}
     for node in backward:
-        if op_def(node.op).view or has_trait(node.op, "scores"):
+        if op_def(node.op).view:
             continue
         for name, value in operands(node).items():
             if has_trait(node.op, "cuts"):

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.ir.choice import ChosenLayer
 from tinytrain_compile.ir.graph import GraphBuilder
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import ChannelSlice, channel_axis
@@ -21,15 +20,13 @@ from tinytrain_compile.ops.names import operand
 
 def split_weights(
     builder: GraphBuilder, model: ImportedModel, graph: Graph, slices: Mapping[str, ChannelSlice]
-) -> tuple[list[Node], dict[str, Value], list[ChosenLayer]]:
-    """Rewrite the nodes that read a sliced weight.
+) -> tuple[list[Node], dict[str, Value]]:
+    """Rewrite the nodes that read a sliced weight; return all nodes, and the arena part of every sliced weight.
 
-    Returns these nodes, the arena part of every sliced weight, and the weights of which the device chooses the
-    channels. E0302 if the loss itself reads a sliced weight, as a penalty does.
+    E0302 if the loss itself reads a sliced weight, as a penalty does.
     """
     _expect_unread(model, slices)
-    parts: dict[str, tuple[tuple[Value, ...], Split]] = {}
-    chosen: list[ChosenLayer] = []
+    parts: dict[str, tuple[Value, Value, Split]] = {}
     result: list[Node] = []
     for node in graph.nodes:
         weight = operand(node, "w") if has_trait(node.op, "matrix") else None
@@ -39,16 +36,11 @@ def split_weights(
         if weight.name not in parts:
             scaled = "in" if isinstance(node.attrs, ConvGradInputAttrs) else "out"  # a transposed convolution's outputs
             data = graph.constants[weight.name]
-            first, rest, split = _cut(builder, weight, data, slices[weight.name], scaled)
-            operands: tuple[Value, ...] = (first, rest)
-            if split.on_device:
-                chosen.append(_chosen(builder, weight.name, first, rest, split))
-                operands = (first, rest, chosen[-1].place)
-            parts[weight.name] = operands, split
-        operands, split = parts[weight.name]
+            parts[weight.name] = _cut(builder, weight, data, slices[weight.name], scaled)
+        first, rest, split = parts[weight.name]
         x, _, *others = node.inputs
-        result.append(replace(node, inputs=(x, *operands, *others), attrs=_with_split(node.attrs, split)))
-    return result, {name: operands[0] for name, (operands, _) in parts.items()}, chosen
+        result.append(replace(node, inputs=(x, first, rest, *others), attrs=_with_split(node.attrs, split)))
+    return result, {name: first for name, (first, _, _) in parts.items()}
 
 
 def _expect_unread(model: ImportedModel, slices: Mapping[str, ChannelSlice]) -> None:
@@ -61,21 +53,13 @@ def _expect_unread(model: ImportedModel, slices: Mapping[str, ChannelSlice]) -> 
                 raise CompileError("E0302", value.name, what, 'use weight = "all"')
 
 
-def _chosen(builder: GraphBuilder, name: str, part: Value, whole: Value, split: Split) -> ChosenLayer:
-    """Return a layer that begins with the channels of the split, in their order."""
-    places = np.full(split.total, -1, np.int32)
-    places[list(split.channels)] = np.arange(len(split.channels), dtype=np.int32)
-    scores = builder.constant(f"{name}.scores", np.zeros(split.total, np.float32))
-    return ChosenLayer(part, whole, builder.constant(f"{name}.place", places), scores)
-
-
 def _cut(
     builder: GraphBuilder, weight: Value, data: Array, piece: ChannelSlice, scaled: str
 ) -> tuple[Value, Value, Split]:
     """Return the updated part, the frozen part, and their channels. scaled: the axis that has a scale for each
     channel."""
     axis = channel_axis(piece.axis, data.ndim)
-    split = Split(piece.axis, piece.channels, data.shape[axis], piece.on_device)
+    split = Split(piece.axis, piece.channels, data.shape[axis])
     first = builder.constant(f"{weight.name}.updated", np.take(data, piece.channels, axis), weight.origin)
     rest = builder.constant(f"{weight.name}.frozen", np.take(data, split.rest, axis), weight.origin)
     if weight.quant is not None:

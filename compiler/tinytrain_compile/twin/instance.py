@@ -20,7 +20,7 @@ _INFER, _TRAIN = 1, 2
 """Arguments of m_begin in a build that takes its input by rows (input_lines.j2)."""
 _STATUS = {
     1: "a label or a number of rows that the model does not know, or a rate that is not a finite number of 0 or more",
-    4: "nothing was accumulated, or channels are chosen (or are to be chosen first)",
+    4: "nothing was accumulated",
     5: "the loss, or a number of the input, is NaN or infinite; the step changed nothing",
     6: "the checkpoint ends too early",
     7: "of another model, or damaged",
@@ -66,19 +66,6 @@ class Instance:
         step += "_end" if face.input_rows else ""
         starts = range(0, len(x), together)
         return self._updated(self._trained(step, x[at : at + together], y[at : at + together]) for at in starts)
-
-    def score(self, x: Array, y: Array) -> Array:
-        """Run m_score on these samples: the loss of each call. E0105 once channels are chosen.
-
-        Only for a build with `chosen = "device"` in its scheme.
-        """
-        together = self.interface.micro_batch
-        starts = range(0, len(x), together)
-        return np.asarray([self._trained("score", x[at : at + together], y[at : at + together]) for at in starts])
-
-    def rescore(self) -> None:
-        """Choose the channels (m_rescore). E0105 without scores, and if channels are chosen."""
-        self._check("rescore", self.function("rescore")(self.handle))
 
     def features(self, x: Array) -> Array:
         """Compute the frozen part's features of each sample: (samples, bytes). E0113 for a build without features."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,33 +26,20 @@ class FileParameters:
 
     def __init__(self, model: ImportedModel, train: TrainGraph) -> None:
         self._model, self._train = model, train
-        chosen = () if train.choice is None else train.choice.layers
-        self._chosen = {layer.part.name: layer for layer in chosen}
         sources = [model.sources[part.parameter] for part in train.trained.values()]
         self.tensors: dict[str, FileNumbers] = {source.tensor.name: source.tensor for source in sources}
+        self._parts = [self._part(name, part) for name, part in train.trained.items()]
 
-    def _parts(self, state: Mapping[str, Array]) -> list[_Part]:
-        """List the trained parts; the state may tell their channels."""
-        return [self._part(name, part, state) for name, part in self._train.trained.items()]
-
-    def _part(self, name: str, part: TrainedPart, state: Mapping[str, Array]) -> _Part:
-        source, piece, unit = self._model.sources[part.parameter], part.piece, part.unit
-        first = self._train.graph.constants
-        if piece is None:
-            return _Part(name, source, unit, first)
-        channels = np.asarray(piece.channels)
-        if name in self._chosen:
-            layer = self._chosen[name]
-            channels = np.flatnonzero(state[layer.place.name] >= 0)
-            first = {**first, name: first[layer.whole.name][channels]}
-            unit = unit and replace(unit, scale=unit.scale[channels])
-        axis = channel_axis(piece.axis, source.places.ndim)
-        return _Part(name, source.cut(axis, channels.tolist()), unit, first)
+    def _part(self, name: str, part: TrainedPart) -> _Part:
+        source, piece = self._model.sources[part.parameter], part.piece
+        if piece is not None:
+            source = source.cut(channel_axis(piece.axis, source.places.ndim), piece.channels)
+        return _Part(name, source, part.unit, self._train.graph.constants)
 
     def of_state(self, state: Mapping[str, Array]) -> dict[str, Array]:
         """Return the contents of the tensors for a state of the device. E0112 if the file has no numbers for it."""
         tensors = {name: np.array(tensor.initial, np.float32) for name, tensor in self.tensors.items()}
-        for part in self._parts(state):
+        for part in self._parts:
             moved, numbers = part.moved(state), part.source.in_file(part.real(state))
             if not np.isfinite(numbers[moved]).all():
                 what = "it has learned something, and the normalisation folded into it takes its channel times 0"
@@ -70,7 +57,7 @@ class FileParameters:
         given = self._checked(tensors)
         now, fixed = self.of_state(state), {name: np.ones(tensor.size, bool) for name, tensor in given.items()}
         written: list[tuple[Array, Array]] = []
-        for part in self._parts(state):
+        for part in self._parts:
             name, places = part.source.tensor.name, part.source.places
             fixed[name][places] = False
             changed = given[name].reshape(-1)[places] != now[name].reshape(-1)[places]

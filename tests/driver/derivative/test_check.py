@@ -49,7 +49,6 @@ STEPS: dict[str, dict[str, Any]] = {
     "clipped sums, by layer": {"batch": 4, "clip_norm": 0.05, "clip_per": "layer"},
     "clipped later, by layer": {"clip_norm": 0.05, "clip_per": "layer", "optimizer": "momentum"},
     "slices": {"update": str(DIGITS / "scheme.toml")},
-    "channels that the device chooses": {"update": str(Path(__file__).parent / "chosen.toml")},
     "dropout": {"dropout": "on"},
 }
 

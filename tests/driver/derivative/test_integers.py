@@ -22,7 +22,6 @@ from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.target.loader import load_target
 
 DIGITS = ROOT / "examples" / "digits"
-CHOSEN = Path(__file__).parent / "chosen.toml"
 MOST = 8
 """Evaluations for a trained layer if nothing disagrees."""
 STEPS: dict[str, dict[str, Any]] = {
@@ -35,7 +34,6 @@ STEPS: dict[str, dict[str, Any]] = {
     "clipped later": {"clip_norm": 0.05},
     "clipped sums, by layer": {"batch": 4, "clip_norm": 0.05, "clip_per": "layer"},
     "clipped later, by layer": {"clip_norm": 0.05, "clip_per": "layer", "optimizer": "momentum"},
-    "channels that the device chooses": {"update": str(CHOSEN)},
     "fractions": {"weight_store": "q8.8"},
     "noise": {"weight_store": "sr8"},
     "scales that double": {"rescale": "on"},
@@ -88,12 +86,6 @@ FAULTS: dict[str, tuple[tuple[Any, ...], str, Change, dict[str, Any]]] = {
         "weight_gradient",
         lambda old: lambda x, g, *a: old(x, np.roll(g, 1, -1), *a),
         {},
-    ),
-    "error of the next channel, chosen by the device": (
-        (update,),
-        "weight_gradient",
-        lambda old: lambda x, g, *a: old(x, np.roll(g, 1, -1), *a),
-        {"update": str(CHOSEN)},
     ),
     "bias sums doubled": ((update,), "channel_sums", lambda old: lambda g: 2 * old(g), {}),
     "error of the loss doubled": ((loss,), "finish_error", lambda old: lambda v, *a: old(2 * v, *a), {"head": "int8"}),

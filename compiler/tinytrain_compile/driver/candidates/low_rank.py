@@ -117,7 +117,7 @@ def as_locked(model: ImportedModel, update: UpdatePlan, lock: Lock) -> UpdatePla
 def _reads_whole(piece: ChannelSlice | None, attrs: object) -> bool:
     """Tell whether the gradient of a weight, or of some of its channels, reads all of the layer's input."""
     grouped = isinstance(attrs, ConvAttrs) and attrs.groups > 1
-    return piece is None or (piece.axis == "out" and not grouped and not piece.on_device)
+    return piece is None or (piece.axis == "out" and not grouped)
 
 
 def gradient_nodes(model: ImportedModel, train: TrainGraph) -> dict[str, list[Node]]:

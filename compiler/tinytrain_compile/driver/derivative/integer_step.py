@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinytrain_compile.driver.derivative.copies import ExpandedCopy, exact_layers, expanded_copies
-from tinytrain_compile.driver.derivative.judged import JudgedStep, Part, with_other_channels
+from tinytrain_compile.driver.derivative.judged import JudgedStep, Part
 from tinytrain_compile.driver.derivative.optimizers import Step, implied
 from tinytrain_compile.driver.derivative.rates import FIRST, LEAST, RUNS, RateSearch, Shown
 from tinytrain_compile.ir.imported import ImportedModel
@@ -105,7 +105,6 @@ class IntegerStep:
         self.parts = self.judged.parts
         self._trainer = _Trainer(self.train)
         self._trainer.copies = {copy.copy: copy for copy in self.copies}
-        self.train = with_other_channels(self.train, self._trainer)
         self._first = dict(self._trainer.state)
         self._exponents = [name for name in error_exponents(train.graph.nodes) if name in self._first]
         errors = ((error_operands(node), node) for node in train.graph.nodes)

@@ -71,7 +71,6 @@ class JudgedStep:
     def __init__(self, train: TrainGraph, model: ImportedModel, exact: Set[str] = frozenset()) -> None:
         self.train = _without_dropout(train)
         self._trainer = Trainer(self.train)
-        self.train = train = with_other_channels(self.train, self._trainer)
         self._first = dict(self._trainer.state)
         self.parts = tuple(_part(train, model, name) for name in train.trained)
         self._kept = dict(_optimizer_state(train))
@@ -159,23 +158,6 @@ def _subspaces(train: TrainGraph, trainer: Trainer) -> tuple[str, ...]:
     """Name the state that low-rank copies carry from step to step."""
     kept = [node.outputs[0].name for node in train.graph.nodes if node.op == "KeepSubspace"]
     return tuple(owner for name in kept if (owner := trainer.owner(name)) is not None)
-
-
-def with_other_channels(train: TrainGraph, trainer: Trainer) -> TrainGraph:
-    """Return the step after a device has chosen channels: others than the first, which a build begins with."""
-    if train.choice is None:
-        return train
-    for layer in train.choice.layers:
-        count = layer.scores.shape[0]
-        trainer.state[layer.scores.name] = np.random.default_rng(count).random(count).astype(np.float32)
-    trainer.rescore()
-    trained = dict(train.trained)
-    for layer in train.choice.layers:
-        part, places = trained[layer.part.name], trainer.state[layer.place.name]
-        if part.piece is not None:
-            channels = tuple(int(channel) for channel in np.flatnonzero(places >= 0))
-            trained[layer.part.name] = replace(part, piece=replace(part.piece, channels=channels))
-    return replace(train, trained=trained)
 
 
 def _optimizer_state(train: TrainGraph) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -19,8 +19,6 @@ from tvm.tirx import Buffer, Expr, PrimFunc, Var, address_of, call_extern, const
 from tvm.tirx.script import builder
 
 READS_ONLY = (
-    "tt_chosen_f32",
-    "tt_chosen_i8",
     "tt_dot4",
     "tt_dot2",
     "tt_dot_direct",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -150,7 +149,7 @@ def map_shape(value: Value) -> tuple[int, int, int, int]:
 
 
 def weight_parts(node: Node) -> list[te.Tensor]:
-    """Return the weight of a layer or of its data gradient: in one part, or in two and perhaps a table."""
+    """Return the weight of a layer or of its data gradient: in one part, or in two."""
     return tensors(node, *WEIGHT)
 
 
@@ -159,8 +158,6 @@ def whole_weight(parts: Sequence[te.Tensor], split: Split | None, out_axis: int,
     first = parts[0]
     if split is None:
         return lambda *index: first[index]
-    if split.on_device:
-        return _chosen_weight(parts)
     axis = out_axis if split.axis == "out" else in_axis
     pieces: list[tuple[int, te.Tensor, int]] = []  # (end of the run, the part it is in, channel -> index offset)
     for part, channels in ((parts[0], split.channels), (parts[1], split.rest)):
@@ -191,24 +188,7 @@ def weight_of(node: Node, split: Split | None) -> tuple[list[te.Tensor], Load]:
 
 def peels(split: Split | None) -> bool:
     """Tell whether the load of a weight has conditions at which loops are cut: runs of channels in two parts."""
-    return split is not None and not split.on_device
-
-
-def _chosen_weight(parts: Sequence[te.Tensor]) -> Load:
-    """Return a weight whose table tells each output channel's place in the first part, if it is there."""
-    part, whole, place = parts
-    shape = [int(extent) for extent in whole.shape]
-    row = math.prod(shape[1:])
-    suffix = {"float32": "f32", "int8": "i8"}[str(part.dtype)]
-
-    def load(*index: Expr) -> Expr:
-        inside: Index = 0
-        for position, extent in zip(index[1:], shape[1:], strict=True):
-            inside = inside * extent + position
-        where = (place[index[0]], tirx.const(row, "int32"), index[0], inside)
-        return tirx.call_pure_extern(str(part.dtype), f"tt_chosen_{suffix}", address(part), address(whole), *where)
-
-    return load
+    return split is not None
 
 
 def f32(value: float) -> Expr:

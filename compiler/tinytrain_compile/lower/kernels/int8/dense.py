@@ -35,7 +35,6 @@ from tinytrain_compile.lower.kernels.float32.conv import TapWindow, weight_sums
 from tinytrain_compile.lower.kernels.int8.dsp.correlation import correlation
 from tinytrain_compile.lower.kernels.int8.dsp.product import PackedOperand, packed_product
 from tinytrain_compile.lower.kernels.int8.dsp.windows import (
-    Filling,
     RowBlock,
     has_windows,
     inside_image,
@@ -224,11 +223,10 @@ def row_gradient(
         value = weight(mod(f, channels), *taps, o).astype("int16")
         return guarded(functools.reduce(tirx.And, tests), value) if tests else value
 
-    run, split, shape = patch.columns.window * channels, geometry(node).split, output_shape(node)
+    run, shape = patch.columns.window * channels, output_shape(node)
     if block is not None:
         tiles, shape = block.rows(tiles, 1, shape[3]), output_shape(node, block.count * patch.rows.phases)
-    filling = Filling(channels, split is not None and split.on_device)
-    return row_conv(shape, (1, channels), element, factor, run, finish, tiles, style, stages, filling)
+    return row_conv(shape, (1, channels), element, factor, run, finish, tiles, style, stages, channels)
 
 
 # ---- weights --------------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from tvm import s_tir, te, tirx
 from tvm.ir import Expr
@@ -236,20 +235,6 @@ def dense_rows(node: Node, block: RowBlock | None) -> tuple[te.Tensor, MapShape,
     return x, shape, tiles, read
 
 
-class Filling(NamedTuple):
-    """Loops that fill the weights in scratch.
-
-    tap: elements under one tap, if the weights of taps differ in more than their place. chosen: a channel's place is
-    looked up, so all of a channel under a tap is filled in one turn.
-    """
-
-    tap: int = 0
-    chosen: bool = False
-
-
-PLAIN = Filling()
-
-
 def row_conv(
     shape: MapShape,
     pitches: tuple[int, int],
@@ -260,7 +245,7 @@ def row_conv(
     tiles: DenseTiles,
     style: CodeStyle,
     tables: Sequence[te.Tensor] = (),
-    filling: Filling = PLAIN,
+    tap: int = 0,
     ready: te.Tensor | None = None,
 ) -> tuple[te.Tensor, Schedule]:
     """Return out[n,y,x,o] = finish(sum over r, f of rows[n, y pitch + r, x pitch + f] weights[o, r, f]), for every
@@ -292,7 +277,7 @@ def row_conv(
 
     out = te.compute(cut, result, "out")
     apart = pitches[1] if has_windows(tiles, pitches[1], style) else 0
-    return out, lambda sch: _schedule_rows(sch, tiles, run == tiles.run, style, tables, apart, filling)
+    return out, lambda sch: _schedule_rows(sch, tiles, run == tiles.run, style, tables, apart, tap)
 
 
 def _stage_of_weights(weight: Load, run: int, tiles: DenseTiles, count: int) -> te.Tensor:
@@ -322,7 +307,7 @@ def _schedule_rows(
     style: CodeStyle,
     tables: Sequence[te.Tensor],
     apart: int,
-    filling: Filling,
+    tap: int,
 ) -> None:
     """Schedule rows. apart: elements between the windows of a tile's two pixels, if one call sums over them; or 0."""
     out, acc = sch.get_sblock("out"), sch.get_sblock("acc")
@@ -355,11 +340,11 @@ def _schedule_rows(
     sch.tensorize(own[6] if apart else own[-1], sums)
     sch.annotate(sch.get_loops(sch.get_sblock("rows"))[-1], HINT, 1)
     if not tiles.ready:
-        _widen_weights(sch, tiles, whole, filling)
+        _widen_weights(sch, tiles, whole, tap)
 
 
-def _widen_weights(sch: s_tir.Schedule, tiles: DenseTiles, whole: bool, filling: Filling) -> None:
-    """Make the loops that put weights into scratch."""
+def _widen_weights(sch: s_tir.Schedule, tiles: DenseTiles, whole: bool, tap: int) -> None:
+    """Make the loops that put weights into scratch. tap: as for row_conv."""
     channel, first, second, _ = sch.get_loops(sch.get_sblock("weights"))[-4:]
     if tiles.in_turn:
         sch.reorder(second, first)
@@ -367,11 +352,8 @@ def _widen_weights(sch: s_tir.Schedule, tiles: DenseTiles, whole: bool, filling:
         sch.fuse(channel, first)
     if not whole:
         sch.annotate(sch.get_loops(sch.get_sblock("weights"))[-1], HINT, 1)
-    elif filling.tap:
-        _, read = sch.split(sch.get_loops(sch.get_sblock("weights"))[-1], [None, filling.tap])
-        if filling.chosen:
-            *_, place, row, taps, _ = sch.get_loops(sch.get_sblock("weights"))
-            sch.reorder(read, place, row, taps)
+    elif tap:
+        sch.split(sch.get_loops(sch.get_sblock("weights"))[-1], [None, tap])
 
 
 def _row_turns(sch: s_tir.Schedule, own: Sequence[LoopRV], tiles: DenseTiles, style: CodeStyle) -> list[LoopRV]:

@@ -1,1 +1,0 @@
-"""Channels that the device chooses (`chosen = "device"` in a scheme)."""
