@@ -78,7 +78,13 @@ def activation_notes(planner: Planner, candidate: Candidate) -> tuple[str, ...]:
     plain = exact.planned(update, exact.train(update, candidate.train.micro_batch))
     difference = plain.plan.arena_bytes - candidate.plan.arena_bytes
     verdict = f"{abs(difference):,} B {'more' if difference > 0 else 'less'}" if difference else "as much"
-    return (f"with all inputs kept exactly the arena is {plain.plan.arena_bytes:,} B, {verdict}",)
+    notes = (f"with all inputs kept exactly the arena is {plain.plan.arena_bytes:,} B, {verdict}",)
+    if any(kept.kind == "subspace" and kept.error is not None for kept in candidate.train.low_rank):
+        notes += (
+            "subspaces and their errors are measured on --data: give samples of all places where devices will train,"
+            " for elsewhere the error is larger, and accuracy fell by up to 26 points (docs/activations.md)",
+        )
+    return notes
 
 
 FLOAT_SHARE = 0.1
