@@ -1,4 +1,4 @@
-"""Compare rankings of output channels by the target's data with the leading channels, at equal bytes (15 minutes).
+"""Compare rankings of output channels by the target's data with the leading channels, at equal bytes (20 minutes).
 
 The network of 7 convolutions and two tasks of `choice`: turned images, low contrast with noise. Trained are a share of
 the output channels of each point-wise convolution, all biases, and the head. Only which channels differs. Rankings look
