@@ -38,7 +38,7 @@ from tinytrain_compile.twin import Twin
 
 GRID = tuple(0.001 * 10.0 ** (step / 3) for step in range(7))
 FACTORS = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
-PASSES, UNTRAINED, TYPICAL, GOLDEN = 5, 100, 128, 100
+PASSES, UNTRAINED, GOLDEN = 5, 100, 100
 BAR_FOUND, BAR_FALSE = 0.9, 0.01
 TASKS = {**DEVELOPMENT, **FRESH, **REPORTED}
 
@@ -134,14 +134,12 @@ def trainings(task: RateTask, quant: str, seeds: Sequence[int]) -> Iterator[Trai
     """All trainings of a task in a format."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        model, typical, known = task.model(folder), folder / "typical.npz", folder / "golden.npz"
-        np.savez(typical, x=task.draw(np.random.default_rng(77), False)[0][:TYPICAL])
-        int8 = {"quant": "int8", "calib": str(typical)} if quant == "int8" else {}
+        model, known, own_format = task.model(folder), folder / "golden.npz", task.in_format(quant, folder)
 
         def ends(seed: int, rates: Sequence[float]) -> list[Training]:
             own, test = drawn(task, seed)
             np.savez(known, x=test[0][:GOLDEN], y=test[1][:GOLDEN])
-            result = tt.compile(model, update="all", verify="none", guard=known, guard_drop=0.01, **int8)
+            result = tt.compile(model, update="all", verify="none", guard=known, guard_drop=0.01, **own_format)
             golden, found = golden_of(result), list[Training]()
             for rate in rates:
                 with result.twin() as twin:
@@ -157,7 +155,7 @@ def trainings(task: RateTask, quant: str, seeds: Sequence[int]) -> Iterator[Trai
 def main() -> None:
     """Print a row per task and format, and the sums."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", default=",".join(REPORTED))
+    parser.add_argument("--tasks", default="groups,chirps,shapes")
     parser.add_argument("--seeds", type=int, default=12)
     parser.add_argument("--first", type=int, default=200)
     given = parser.parse_args()

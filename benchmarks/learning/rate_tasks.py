@@ -1,7 +1,7 @@
 """Small tasks on which `rates` measures the search of `finetune`: tables, 1-D signals and images.
 
 Each task has a tiny network that knows a source domain, and draws samples of another domain by a seed, which also draws
-the change of domain. DEVELOPMENT tasks chose the constants of the search, FRESH ones only judge it.
+the change of domain. DEVELOPMENT and FRESH tasks chose the rules of the search, REPORTED ones only judge it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from tinytrain_compile.ir.types import Array
 
 OWN, TEST = 240, 400
 """Samples that a search sees, and that judge what it recommends (fewer of a small data set)."""
+TYPICAL = 128
+"""Samples of the source domain that give an int8 network its ranges."""
 SOURCE, PASSES, RATE = 300, 10, 0.02
 """Samples, passes and rate of the training on the source domain."""
 Generator = np.random.Generator
@@ -47,6 +49,13 @@ class RateTask:
         last = OWN + TEST
         np.savez(data, x=x[:OWN], y=y[:OWN], x_test=x[OWN:last], y_test=y[OWN:last])
         return data
+
+    def in_format(self, quant: str, folder: Path) -> dict[str, Any]:
+        """Options of a network in float32 or int8; an int8 one writes its typical samples."""
+        if quant == "float32":
+            return {}
+        np.savez(folder / "typical.npz", x=self.draw(np.random.default_rng(77), False)[0][:TYPICAL])
+        return {"quant": "int8", "calib": str(folder / "typical.npz")}
 
     def model(self, folder: Path) -> Path:
         """The network, trained on the source domain by its own C."""
@@ -240,6 +249,68 @@ def shapes(rng: Generator, new: bool) -> Data:
     return _dealt(rng, x[:, None], y)
 
 
+def tumours(rng: Generator, new: bool) -> Data:
+    """Two kinds of tumours by 30 measures of a picture, read by an instrument of its own."""
+    found = _sklearn("load_breast_cancer")
+    return measured(rng, new, found.data, found.target)
+
+
+def shells(rng: Generator, new: bool) -> Data:
+    """Four classes, one around the other, in 6 columns."""
+    return measured(rng, new, *_sklearn("make_gaussian_quantiles", n_samples=1500, n_features=6, n_classes=4, random_state=2))
+
+
+def knocks(rng: Generator, new: bool) -> Data:
+    """Vibration of a bearing: sound, or knocking every 5, 8 or 11 points; a new machine hums and is heard less."""
+    count, time = 1400, np.arange(32)
+    y = rng.integers(0, 4, count)
+    every, first = np.array([99, 5, 8, 11])[y][:, None], rng.integers(0, 11, (count, 1))
+    since = (time - first) % every
+    knock = np.where(y[:, None] == 0, 0.0, np.exp(-since / 1.5) * np.cos(2.2 * since))
+    x = knock * rng.uniform(0.8, 1.6, (count, 1)) + rng.normal(0, 0.25, (count, 32))
+    if new:
+        hum = np.sin(2 * np.pi * time / rng.uniform(10, 30) + rng.uniform(0, 6, (count, 1)))
+        x = rng.uniform(0.4, 0.9) * x + rng.uniform(0.3, 0.7) * hum
+    return _dealt(rng, x[:, None], y)
+
+
+def vowels(rng: Generator, new: bool) -> Data:
+    """Six vowels as spectra of 32 bands with two formants; a new speaker's are all higher or lower, and tilted."""
+    count, band = 1400, np.arange(32)
+    y = rng.integers(0, 6, count)
+    low, high = np.array([[4, 22], [6, 17], [8, 13], [5, 10], [7, 21], [10, 15]]).T
+    scale = (rng.uniform(0.75, 1.3) if new else 1.0) * rng.normal(1, 0.05, (count, 1))
+    peaks = (np.exp(-0.5 * ((band - scale * at[y][:, None]) / 1.8) ** 2) for at in (low, high))
+    x = sum(peaks) * rng.uniform(0.7, 1.3, (count, 1)) + rng.normal(0, 0.25, (count, 32))
+    if new:
+        x = x + rng.uniform(-0.6, 0.6) * (band / 16 - 1)
+    return _dealt(rng, x[:, None], y)
+
+
+def gratings(rng: Generator, new: bool) -> Data:
+    """Stripes in four directions, fine or coarse, in 10 x 10 pixels; a new camera is turned, and darker at a side."""
+    count, side = 1400, np.arange(10) - 4.5
+    y = rng.integers(0, 8, count)
+    turn = np.pi / 4 * (y % 4) + rng.normal(0, 0.08, count) + (rng.uniform(-0.3, 0.3) if new else 0.0)
+    along = np.sin(turn)[:, None, None] * side[:, None] + np.cos(turn)[:, None, None] * side
+    wave = np.where(y < 4, 1.0, 1.9)[:, None, None] * along + rng.uniform(0, 2 * np.pi, (count, 1, 1))
+    x = np.sin(wave) + rng.normal(0, 0.5, (count, 10, 10))
+    if new:
+        x = rng.uniform(0.5, 0.9) * x + rng.uniform(0.05, 0.15) * side
+    return _dealt(rng, x[:, None], y)
+
+
+def dark_digits(rng: Generator, new: bool) -> Data:
+    """8 x 8 digits; a new camera shows them as negatives, and a spot covers some pixels."""
+    x, y = _digits(rng)
+    if not new:
+        return x, y
+    covered = np.zeros((8, 8), bool)
+    covered[tuple(slice(at, at + 2) for at in rng.integers(0, 7, 2))] = True
+    x = rng.uniform(0.6, 1.0) * (1 - x) + rng.normal(0, 0.1, x.shape)
+    return np.where(covered, 0.0, x).astype(np.float32), y
+
+
 DEVELOPMENT = {
     "table": RateTask(lambda: dense_net(16, 16, 5), clusters),
     "signal": RateTask(lambda: signal_net(3, 5, 8), moves),
@@ -254,4 +325,10 @@ REPORTED = {
     "groups": RateTask(lambda: dense_net(12, 16, 6), groups),
     "chirps": RateTask(lambda: signal_net(2, 5, 6), chirps),
     "shapes": RateTask(lambda: image_net(12, 6), shapes),
+    "tumours": RateTask(lambda: dense_net(30, 8, 2), tumours),
+    "shells": RateTask(lambda: dense_net(6, 24, 4), shells, {"batch": 4}),
+    "knocks": RateTask(lambda: signal_net(1, 4, 8), knocks),
+    "vowels": RateTask(lambda: signal_net(1, 6, 6), vowels, {"update": "last:2"}),
+    "gratings": RateTask(lambda: image_net(10, 8), gratings),
+    "dark": RateTask(lambda: image_net(8, 10), dark_digits, {"batch": 8}),
 }
