@@ -257,7 +257,9 @@ def tumours(rng: Generator, new: bool) -> Data:
 
 def shells(rng: Generator, new: bool) -> Data:
     """Four classes, one around the other, in 6 columns."""
-    return measured(rng, new, *_sklearn("make_gaussian_quantiles", n_samples=1500, n_features=6, n_classes=4, random_state=2))
+    return measured(
+        rng, new, *_sklearn("make_gaussian_quantiles", n_samples=1500, n_features=6, n_classes=4, random_state=2)
+    )
 
 
 def knocks(rng: Generator, new: bool) -> Data:

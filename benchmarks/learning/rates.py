@@ -1,7 +1,7 @@
 """Compare the rate that `finetune` recommends with the best of nine, on small tasks (2 minutes each).
 
-Tasks with tiny networks in float32 and int8, see rate_tasks.py. For each seed (of the change of domain, the samples and the search)
-`finetune` recommends a rate from 240 samples. Nine rates a factor of 2.15 apart are then trained for as many epochs,
+Tasks with tiny networks in float32 and int8, see rate_tasks.py. For each seed (of the change of domain, the samples and
+the search) `finetune` recommends a rate from 240 samples. Nine rates a factor of 2.15 apart are then trained for as many epochs,
 with the same options, on the same samples. The best of the nine has the best mean over all seeds. Then other trainings,
 three a seed, compare it with the recommended rate, since the largest of nine noisy means is above the truth. Accuracies
 are of test samples that chose nothing.
@@ -225,7 +225,3 @@ def main() -> None:
     print(f"{len(near)} of {len(cells)} within {BAR_POINTS:g} point")
     print("\n".join(missed))
     sys.exit(bool(missed) or len(cells) - len(near) > len(cells) // BAR_CELLS)
-
-
-if __name__ == "__main__":
-    main()

@@ -106,13 +106,24 @@ class RuleTried:
 
 
 @dataclass(frozen=True)
+class NextArena:
+    """A larger arena, by how much, and the update that fits into it: its gain, and that of the choice without it."""
+
+    arena_bytes: int
+    more_bytes: int
+    update: str
+    gain: float
+    gain_now: float
+
+
+@dataclass(frozen=True)
 class UpdateChoice:
     """Choice of the trained parameters by --update auto.
 
     gains: their source. gain: of the choice; best_gain: known upper bound of the gain of anything that could fit.
     scheme: the choice as a scheme file. why: sentences for people: which limit binds, what more room would be used for.
     tried: rules that were compared, the first without any training; empty without samples. held: number of held-back
-    samples.
+    samples. next_arena: above the one given, if it was looked for and found.
     """
 
     gains: str
@@ -124,6 +135,7 @@ class UpdateChoice:
     tried: tuple[RuleTried, ...] = ()
     held: int = 0
     layers: tuple[LayerReason, ...] = ()
+    next_arena: NextArena | None = None
 
     @property
     def proven(self) -> bool:

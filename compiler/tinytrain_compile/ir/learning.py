@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
-from tinytrain_compile.ir.cost import StepCost
+from tinytrain_compile.ir.cost import NextArena, StepCost
 
 RateSchedule = Literal["cosine", "constant"]
 StreamOrder = Literal["shuffled", "sorted", "as-recorded"]
@@ -19,6 +19,9 @@ MOST_WARM_UP = 0.5
 ENOUGH = 0.9
 """Share of the gain after which more epochs bring little."""
 
+POINT, LOSS_POINT = 0.01, 0.05
+"""Of accuracy, and the share of a loss: what a rate may lose and still count as good as the chosen one."""
+
 
 @dataclass(frozen=True)
 class Score:
@@ -27,6 +30,7 @@ class Score:
     For networks that reproduce their input, with some faults among the test samples (else None): auc, the area under
     the ROC curve of the errors; threshold, the 99th percentile of the errors of own samples that were not trained on;
     false_alarms, the share of sound test samples above it; detected, the share of faults above it.
+    calibrated: the loss of outputs times the best common factor, for classes or yes and no; None: the same as loss.
     """
 
     loss: float
@@ -35,6 +39,13 @@ class Score:
     threshold: float | None = None
     false_alarms: float | None = None
     detected: float | None = None
+    calibrated: float | None = None
+
+    @property
+    def smooth(self) -> float:
+        """Loss by which equally accurate trainings compare: large rates make a network overconfident, which a loss
+        punishes and an accuracy does not."""
+        return self.loss if self.calibrated is None else self.calibrated
 
     @property
     def worth(self) -> tuple[float, float]:
@@ -174,6 +185,12 @@ class Learned:
         return next((epoch for epoch, value in enumerate(each) if value <= goal), self.epochs)
 
 
+def _close(one: Score, chosen: Score) -> bool:
+    if one.accuracy is None or chosen.accuracy is None:
+        return one.loss <= (1 + LOSS_POINT) * chosen.loss
+    return one.accuracy >= chosen.accuracy - POINT - 1e-9  # a point is a point, whatever rounding leaves of it
+
+
 @dataclass(frozen=True)
 class Finding:
     """All that `finetune` found.
@@ -184,7 +201,7 @@ class Finding:
     on the target by its figures; calls: per update. update: selection of trained parameters; scheme: as a file, if
     --update auto chose it (else ""). notes: on the use of the samples. record_bytes: of an old sample that is kept;
     most_kept: how many of them the board has room for (None: its RAM is not known). suspects: notes on possible reasons
-    why nothing was learned.
+    why nothing was learned. next_arena: worth having above --arena, if --update auto had to leave something out.
     """
 
     rounds: tuple[tuple[Tried, ...], ...]
@@ -205,6 +222,7 @@ class Finding:
     record_bytes: int = 0
     most_kept: int | None = None
     suspects: tuple[str, ...] = ()
+    next_arena: NextArena | None = None
 
     @property
     def taken(self) -> Learned:
@@ -215,6 +233,27 @@ class Finding:
     def warm_up(self) -> int:
         """Number of first updates in which the rate grows, in the recommended training."""
         return warm_up_updates(self.chosen.warm_up, self.taken.epochs * self.taken.steps)
+
+    @property
+    def alike(self) -> tuple[Tried, ...]:
+        """Trainings like the chosen one at other rates, by rate: as long, on as many seeds, and in all else the same."""
+        found = next(tried for tried in self.rounds[::-1] if any(one is self.chosen for one in tried))
+        same = {"rate": self.chosen.rate, "curve": self.chosen.curve, "failed": self.chosen.failed}
+        return tuple(sorted((one for one in found if replace(one, **same) == self.chosen), key=lambda one: one.rate))
+
+    @property
+    def flat(self) -> tuple[Tried, ...]:
+        """Those of `alike` around the chosen one, without a gap, that lose at most POINT of accuracy against it.
+
+        Without an accuracy: whose loss is at most the share LOSS_POINT larger.
+        """
+        found = list(self.alike)
+        first = last = next(index for index, one in enumerate(found) if one is self.chosen)
+        while first and _close(found[first - 1].best, self.chosen.best):
+            first -= 1
+        while last + 1 < len(found) and _close(found[last + 1].best, self.chosen.best):
+            last += 1
+        return tuple(found[first : last + 1])
 
     @property
     def worth_it(self) -> bool:

@@ -17,6 +17,7 @@ from tinytrain_compile.driver.candidate import Candidate
 from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.progress import Progress
 from tinytrain_compile.driver.search.choose import search_update
+from tinytrain_compile.driver.search.next_arena import with_next_arena
 from tinytrain_compile.driver.summary import layer_updates
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.cost import RuleTried
@@ -62,6 +63,11 @@ def choose_by_data(planner: Planner, progress: Progress) -> Candidate:
         library = desk.library(folder / "all")
         tables = _tables(planner, desk, library, folder, progress)
         return best_of(planner, desk, proposed(planner, first, tables, progress), library, progress)
+
+
+def choose_and_look_above(planner: Planner, progress: Progress) -> Candidate:
+    """Choose as choose_by_data does, and look for the next larger arena worth having."""
+    return with_next_arena(planner, choose_by_data(planner, progress))
 
 
 def proposed(planner: Planner, first: Candidate, tables: Iterable[GainTable], progress: Progress) -> list[Candidate]:

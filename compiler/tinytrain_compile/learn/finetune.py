@@ -32,7 +32,7 @@ from tinytrain_compile.ir.learning import Finding, Learned, Score, StreamOrder
 from tinytrain_compile.ir.stages import Samples
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.ir.types import Array
-from tinytrain_compile.learn.choice_by_data import choose_by_data
+from tinytrain_compile.learn.choice_by_data import choose_and_look_above
 from tinytrain_compile.learn.rate_search import Place, RateSearch, Searched, Trainings, Variant
 from tinytrain_compile.learn.runs import PARTIAL, KnownRuns, check_out, unwritten
 from tinytrain_compile.learn.training import CHECK_SHARE, KEPT_AFTER_EACH, Build, held_back
@@ -331,7 +331,7 @@ def _variants(
         if per_layer:
             more = replace(more, clip_per="layer", given=more.given | {"clip_per"})
         told = partial(_told, progress, f", batch {batch}, clip {clip:g}", index / (len(batches) * len(ways)))
-        made = make_project(more, told, choose_by_data)
+        made = make_project(more, told, choose_and_look_above)
         assert not isinstance(made, Result)
         if any(effort.averages):
             refuse_shifted(made.summary.train, "--averages")
@@ -399,6 +399,7 @@ def _with_facts(finding: Finding, project: Project, data: OwnData, room: Room) -
         calls=train.batch // train.micro_batch,
         update=summary.update_label,
         scheme="" if chosen is None else chosen.scheme,
+        next_arena=None if chosen is None else chosen.next_arena,
         record_bytes=room.record_bytes,
         most_kept=room.most,
     )

@@ -260,7 +260,7 @@ class RateSearch:
 
 
 def likely_best(tried: Mapping[Place, Tried], judges: int) -> Place:
-    """Choose the smallest loss among those that are as accurate as the best one, but for chance.
+    """Choose the smallest calibrated loss among those that are as accurate as the best one, but for chance.
 
     judges: samples that judge each seed. An accuracy on a hundred samples has a standard error of up to 5 %, and the
     best of many is above its own mean; losses of neighbouring rates differ more clearly.
@@ -268,7 +268,7 @@ def likely_best(tried: Mapping[Place, Tried], judges: int) -> Place:
     best = max(tried, key=lambda place: tried[place].best.worth)
     count = judges * tried[best].seeds
     alike = [place for place in tried if not tried[best].best.better_than(tried[place].best, count, CHANCE)]
-    return min([best, *alike], key=lambda place: tried[place].best.loss)
+    return min([best, *alike], key=lambda place: tried[place].best.smooth)
 
 
 def _beyond(
@@ -308,7 +308,7 @@ def top_of(tried: Sequence[Tried], chosen: Tried) -> float:
     answer if there is no top.
     """
     by_loss = max(tried, key=lambda one: one.best.worth) is not chosen  # then accuracies are alike
-    figures = [-one.best.loss if by_loss or one.best.accuracy is None else one.best.accuracy for one in tried]
+    figures = [-one.best.smooth if by_loss or one.best.accuracy is None else one.best.accuracy for one in tried]
     below, middle, above = figures
     best = tried.index(chosen)
     bend = below - 2 * middle + above

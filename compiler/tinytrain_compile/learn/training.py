@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from tinytrain_compile.parts.guard.twin import Guard
 from tinytrain_compile.parts.replay.twin import Reservoir
 from tinytrain_compile.parts.schedule.twin import Schedule
 from tinytrain_compile.twin import Instance
-from tinytrain_compile.twin.scores import scores
+from tinytrain_compile.twin.scores import calibrated_loss, scores
 from tinytrain_compile.verify.tools import work_folder
 
 CHECK_SHARE = 0.25
@@ -139,7 +140,7 @@ class Build:
         fit, held = self._parts(run)
         pool, kept = self._old_parts(run) if run.final else (None, None)
         rng = np.random.default_rng((run.seed, 3))
-        score = self._final_score if run.final else self._score
+        score = self._final_score if run.final else partial(self._score, calibrated=True)
         found = [score(instance, held)]
         old = [] if kept is None else [self._score(instance, kept)]
         guard, lost = Guard(self.golden) if run.final and self.golden else None, list[float]()
@@ -214,11 +215,12 @@ class Build:
             instance.set_rate(next(rates))
             instance.train(x[some], y[some])
 
-    def _score(self, instance: Instance, samples: Samples) -> Score:
+    def _score(self, instance: Instance, samples: Samples, calibrated: bool = False) -> Score:
         if is_written(self.model):  # only the C knows that loss
             return Score(float(instance.losses(samples.x, samples.y).mean()))
-        found = scores(self.model, self.train, instance.infer(samples.x), samples.y)
-        return Score(found["loss"], found.get("accuracy"))
+        outputs = self.model, self.train, instance.infer(samples.x), samples.y
+        found = scores(*outputs)
+        return Score(found["loss"], found.get("accuracy"), calibrated=calibrated_loss(*outputs) if calibrated else None)
 
     def _final_score(self, instance: Instance, held: Samples) -> Score:
         """Score the end of a training by the test samples."""

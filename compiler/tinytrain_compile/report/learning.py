@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tinytrain_compile.ir.learning import ENOUGH, Finding, Learned, Score, Tried
+from tinytrain_compile.ir.learning import ENOUGH, LOSS_POINT, POINT, Finding, Learned, Score, Tried
 from tinytrain_compile.report.layout import WIDTH, block, grouped, plural, printable, sentence, table
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -24,7 +24,8 @@ Text = tuple[str, str]
 def finding_lines(finding: Finding, width: int = WIDTH) -> list[str]:
     """Tell what was tried, what it gives, what it costs and what is recommended."""
     before = [*(("note", printable(note)) for note in finding.notes), ("update", printable(finding.update))]
-    after = [text for one in finding.learned for text in _learned(finding, one)] + _costs(finding) + _advice(finding)
+    after = [_flatness(finding), *(text for one in finding.learned for text in _learned(finding, one))]
+    after += [*_costs(finding), *_advice(finding)]
     return [*_lines(before, width), *_rounds(finding, width), *_lines(after, width)]
 
 
@@ -82,6 +83,20 @@ def _remark(finding: Finding, one: Tried) -> str:
     ways += [f"mean of {one.average}"] if one.average else []
     ways += [f"{plural(one.failed, 'run')} ended in NaN or infinity"] if one.failed else []
     return ", ".join([*(["<- taken"] if one is finding.chosen else []), *ways])
+
+
+def _flatness(finding: Finding) -> Text:
+    """Tell which rates are as good as the chosen one, and whether others were tried beyond them."""
+    rates, tried = [one.rate for one in finding.flat], [one.rate for one in finding.alike]
+    right = finding.chosen.best.accuracy
+    limit, judged = (f"{LOSS_POINT:.0%}", "loss") if right is None else (f"{100 * POINT:g} point", "accuracy")
+    if right is not None:
+        count = max(1, finding.held * finding.chosen.seeds)
+        judged += f", standard error {100 * (right * (1 - right) / count) ** 0.5:.1f} points"
+    beyond = [name for name, end in (("smaller", min), ("larger", max)) if end(rates) == end(tried)]
+    more = f"; none {' or '.join(beyond)} had as long a training" if beyond else ""
+    which = f"rates {rates[0]:.3g} to {rates[-1]:.3g} lose" if len(rates) > 1 else f"only {rates[0]:.3g} loses"
+    return "flat", f"{which} at most {limit} against the one taken ({judged}){more}"
 
 
 def _learned(finding: Finding, one: Learned) -> list[Text]:
@@ -146,7 +161,16 @@ def _advice(finding: Finding) -> list[Text]:
     falling = ("", "falling to 0 along a cosine over all updates (--runtime schedule, docs/training-loop.md)")
     mean = ("", f"keeping a mean of the ends of epochs (--runtime average={finding.chosen.average})")
     more = [*([falling] if finding.chosen.settles else []), *([mean] if finding.chosen.average else [])]
-    return [("recommend", f"{options}{kept}"), *more]
+    return [("recommend", f"{options}{kept}"), *more, *_next_arena(finding)]
+
+
+def _next_arena(finding: Finding) -> list[Text]:
+    """Name the next larger arena that is worth having."""
+    found = finding.next_arena
+    if found is None:
+        return []
+    needed = f"--arena {found.arena_bytes} ({grouped(found.more_bytes)} B more) holds --update {found.update}"
+    return [("next step", f"{needed}: gain {found.gain:.1f} by its table of gains, {found.gain_now:.1f} now")]
 
 
 def bars(curve: Sequence[Score]) -> str:
