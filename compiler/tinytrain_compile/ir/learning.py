@@ -43,8 +43,7 @@ class Score:
 
     @property
     def smooth(self) -> float:
-        """Loss by which equally accurate trainings compare: large rates make a network overconfident, which a loss
-        punishes and an accuracy does not."""
+        """The calibrated loss, or the loss if there is none."""
         return self.loss if self.calibrated is None else self.calibrated
 
     @property

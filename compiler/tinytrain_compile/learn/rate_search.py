@@ -180,8 +180,9 @@ class RateSearch:
         place = self._best(second)
         shorter = second[place]
         last, sure = self._last_round(place)
-        best = likely_best(sure, self._judges)
-        chosen, end = sure[best], _end_of(best, last)
+        best = likely_best(sure, self._judges, whole=True)
+        end = _end_of(best, last)
+        chosen = sure[_short_of(best, sure, self._judges) if end > 0 else best]
         rate = top_of(_around(list(sure.values()), chosen), chosen)
         judges = self._judges * min(shorter.seeds, chosen.seeds)
         if chosen.settles and shorter.best.better_than(chosen.best, judges):  # longer trainings make it worse
@@ -212,7 +213,7 @@ class RateSearch:
         effort, around = self._effort, [(place[0], place[1] * step) for step in NEXT_TO]
         seen = self._going_on(around, NEXT_STEP, min(LAST_SEEDS, effort.seeds), effort.epochs)
         each = list(seen)
-        best = each.index(likely_best(seen, self._judges))
+        best = each.index(likely_best(seen, self._judges, whole=True))
         first = min(max(best - 1, 0), len(each) - 3)
         last = self._going_on(each[first : first + 3], NEXT_STEP, effort.seeds, effort.epochs, seen)
         return dict(sorted({**seen, **last}.items())), last
@@ -235,8 +236,8 @@ class RateSearch:
 
         seen: what was trained as long before, on some of the seeds.
         """
-        found = dict(zip(each, self._trainings.tried(each, seeds, epochs), strict=True))
-        while (more := _beyond(found, step, self._judges, seen)) is not None:
+        found, whole = dict(zip(each, self._trainings.tried(each, seeds, epochs), strict=True)), step == NEXT_STEP
+        while (more := _beyond(found, step, self._judges, seen, whole)) is not None:
             cost = epochs * (seeds - (seen[more].seeds if more in seen else 0))
             if cost > self._left:
                 break
@@ -259,26 +260,42 @@ class RateSearch:
         return best if tried[best].best.better_than(tried[other].best, judges) else other
 
 
-def likely_best(tried: Mapping[Place, Tried], judges: int) -> Place:
-    """Choose the smallest calibrated loss among those that are as accurate as the best one, but for chance.
+def likely_best(tried: Mapping[Place, Tried], judges: int, whole: bool = False) -> Place:
+    """Choose the smallest loss among those that are as accurate as the best one, but for chance.
 
     judges: samples that judge each seed. An accuracy on a hundred samples has a standard error of up to 5 %, and the
-    best of many is above its own mean; losses of neighbouring rates differ more clearly.
+    best of many is above its own mean; losses of neighbouring rates differ more clearly. whole: of trainings to the end,
+    whose calibrated losses count: there large rates have made the network too sure of itself, which a loss punishes and
+    an accuracy does not. After a short training a loss says how far it has come.
     """
     best = max(tried, key=lambda place: tried[place].best.worth)
     count = judges * tried[best].seeds
     alike = [place for place in tried if not tried[best].best.better_than(tried[place].best, count, CHANCE)]
-    return min([best, *alike], key=lambda place: tried[place].best.smooth)
+    return min([best, *alike], key=lambda place: tried[place].best.smooth if whole else tried[place].best.loss)
+
+
+def _short_of(best: Place, tried: Mapping[Place, Tried], judges: int) -> Place:
+    """Return the next smaller rate than the largest one, unless that is more accurate by more than chance makes it.
+
+    Nothing was trained beyond: a rate a little too large ends a training, one a little too small only slows it.
+    """
+    below = max(place for place in tried if place < best)
+    count = judges * tried[best].seeds
+    return best if tried[best].best.better_than(tried[below].best, count, CHANCE) else below
 
 
 def _beyond(
-    found: Mapping[Place, Tried], step: float, judges: int, seen: Mapping[Place, Tried] = NOTHING
+    found: Mapping[Place, Tried],
+    step: float,
+    judges: int,
+    seen: Mapping[Place, Tried] = NOTHING,
+    whole: bool = False,
 ) -> Place | None:
     """Return the next rate beyond the best of all, if that is an end of its variant; larger ones first.
 
     It is one of those that were seen, if there is one.
     """
-    variant, best = likely_best(found, judges)
+    variant, best = likely_best(found, judges, whole)
     own = [rate for other, rate in found if other == variant]
     if best not in (max(own), min(own)):
         return None
