@@ -1,10 +1,10 @@
 """Compare the rate that `finetune` recommends with the best of nine, on small tasks (2 minutes each).
 
 Tasks with tiny networks in float32 and int8, see rate_tasks.py. For each seed (of the change of domain, the samples and
-the search) `finetune` recommends a rate from 240 samples. Nine rates a factor of 2.15 apart are then trained for as many epochs,
-with the same options, on the same samples. The best of the nine has the best mean over all seeds. Then other trainings,
-three a seed, compare it with the recommended rate, since the largest of nine noisy means is above the truth. Accuracies
-are of test samples that chose nothing.
+the search) `finetune` recommends a rate from 240 samples. Nine rates a factor of 2.15 apart are then trained for as
+many epochs, with the same options, on the same samples. The best of the nine has the best mean over all seeds. Then
+other trainings, three a seed, compare it with the recommended rate, since the largest of nine noisy means is above the
+truth. Accuracies are of test samples that chose nothing.
 
 usage: python -m benchmarks rates [--reported] [--tasks NAME,..] [--quant FORMAT] [--seeds N] [--first SEED]
                                   [--keep FILE]

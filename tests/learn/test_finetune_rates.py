@@ -13,7 +13,7 @@ import pytest
 
 from tests.learn.finetuning import found_by, write_own
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.ir.learning import Curve, Score, Tried
+from tinytrain_compile.ir.learning import Curve, Finding, Learned, Score, Tried
 from tinytrain_compile.learn import rate_search as search
 from tinytrain_compile.learn.rate_search import most_runs
 from tinytrain_compile.learn.training import LearningRun
@@ -107,13 +107,20 @@ def test_rounds_go_on_while_their_best_rate_is_at_an_end(
     assert found.trainings == len(trained) <= most_runs(effort, 1, 1)
 
 
-def test_a_rate_at_the_end_of_what_the_work_allows_is_reported(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Longer trainings want ever larger rates: the search ends, and says that it had to."""
+@pytest.mark.parametrize(("slope", "taken"), [(0.1, -2), (2.0, -1)])
+def test_a_rate_at_the_end_of_what_the_work_allows_is_reported(
+    slope: float, taken: int, own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Longer trainings want ever larger rates: the search ends, and says that it had to.
+
+    Nothing is known of rates beyond, where trainings may fail: so the largest is taken only if it is clearly better.
+    """
 
     def learned(_builds: Any, runs: Sequence[LearningRun], _jobs: int, told: Any) -> list[Curve]:
         rates = [(run, math.log10(run.rate) if run.epochs > 3 else -((math.log10(run.rate) + 2) ** 2)) for run in runs]
         found = [
-            Curve((Score(9.0, 0.1), *([Score(1.0, 0.5 + 0.05 * worth)] * run.epochs)), (), 9) for run, worth in rates
+            Curve((Score(9.0, 0.1), *([Score(1.0, 0.5 + 0.5 * math.tanh(slope * (worth - 0.5)))] * run.epochs)), (), 9)
+            for run, worth in rates
         ]
         for index, curve in enumerate(found):
             told(index, curve)
@@ -121,11 +128,68 @@ def test_a_rate_at_the_end_of_what_the_work_allows_is_reported(own: Path, monkey
 
     monkeypatch.setattr(search, "learn_all", learned)
     found = found_by(own, FinetuneEffort(24, 3, clips=(0.0,), jobs=1))
-    assert found.chosen.rate == max(one.rate for one in found.rounds[2])
+    assert found.chosen.rate == sorted(one.rate for one in found.rounds[2])[taken]
     assert (
         f"the best rate is the largest that full trainings tried: --lr {found.rate:.4g} tries larger ones"
         in found.notes
     )
+
+
+def test_losses_of_whole_trainings_compare_calibrated(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Larger rates make a network too sure of itself: accuracies are alike, and the plain loss prefers smaller ones."""
+
+    def learned(_builds: Any, runs: Sequence[LearningRun], _jobs: int, told: Any) -> list[Curve]:
+        found = [Curve((Score(9.0, 0.1), *([score(run)] * run.epochs)), (), 9) for run in runs]
+        for index, curve in enumerate(found):
+            told(index, curve)
+        return found
+
+    def score(run: LearningRun) -> Score:
+        """The plain loss is best at 0.01, the calibrated one of whole trainings at 0.025, that of others at 1."""
+        best = 0.025 if run.epochs == 24 else 1.0
+        away = math.log10(run.rate / 0.01), math.log10(run.rate / best)
+        return Score(1 + away[0] ** 2, 0.8, calibrated=0.5 + away[1] ** 2)
+
+    monkeypatch.setattr(search, "learn_all", learned)
+    found = found_by(own, FinetuneEffort(24, 3, clips=(0.0,), jobs=1))
+    assert found.rate == pytest.approx(0.025, rel=1e-3)
+    assert [one.rate for one in found.rounds[1]] == pytest.approx([0.01 / search.STEP, 0.01, 0.01 * search.STEP])
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "said"),
+    [
+        ((0.80, 0.89, 0.9, 0.895, 0.8), "rates 0.0178 to 0.0562 lose at most 1 point against the one taken"),
+        ((0.80, 0.889, 0.9, 0.889, 0.9), "only 0.0316 loses at most 1 point against the one taken"),
+        ((0.895, 0.9, 0.9, 0.8, 0.8), "rates 0.01 to 0.0316 lose at most 1 point against the one taken"),
+        ((0.9, 0.9, 0.9, 0.9, 0.9), "; none smaller or larger had as long a training"),
+        ((0.895, 0.9, 0.9, 0.8, 0.8), "; none smaller had as long a training"),
+        ((0.7, 0.9, 0.9, 0.8, 0.8), "(accuracy, standard error 1.7 points)"),
+    ],
+)
+def test_how_flat_the_optimum_is_is_said(accuracies: tuple[float, ...], said: str) -> None:
+    """Of trainings like the chosen one alone: not of a clipped one, nor of fewer seeds, nor of another round."""
+
+    def tried(rate: float, accuracy: float, **more: Any) -> Tried:
+        return Tried(
+            **{"batch": 1, "clip": 0.0, "seeds": 3, "failed": 0, **more}, rate=rate, curve=(Score(1.0, accuracy),)
+        )
+
+    last = [tried(0.01 * 10 ** (step / 4), accuracy) for step, accuracy in enumerate(accuracies)]
+    others = tried(0.001, 0.9, clip=1.0), tried(1.0, 0.9, seeds=1)
+    learned = Learned(0, (Score(1.0, 0.1), Score(1.0, 0.9)), (), 0.0, 9)
+    first = (tried(0.005, 0.9), tried(0.1001, 0.9))
+    found = Finding((first, (*last, *others)), last[2], 0.03, (learned,), 0, 9, held=100)
+    text = " ".join(" ".join(finding_lines(found)).split())
+    assert said in text
+
+
+def test_how_flat_a_loss_is_is_said() -> None:
+    losses = (1.2, 1.05, 1.0, 1.049, 1.06)
+    last = [Tried(1, 0.0, 0.01 * 2**step, 1, (Score(loss),), 0) for step, loss in enumerate(losses)]
+    found = Finding((tuple(last),), last[2], 0.04, (Learned(0, (Score(2.0), Score(1.0)), (), 0.0, 9),), 0, 9, held=100)
+    text = " ".join(" ".join(finding_lines(found)).split())
+    assert "rates 0.02 to 0.08 lose at most 5% against the one taken (loss) learned" in text
 
 
 @pytest.mark.parametrize(("gain", "clip"), [(0.3, 1.0), (0.02, 0.0), (-0.3, 0.0)])

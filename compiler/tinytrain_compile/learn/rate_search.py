@@ -264,9 +264,9 @@ def likely_best(tried: Mapping[Place, Tried], judges: int, whole: bool = False) 
     """Choose the smallest loss among those that are as accurate as the best one, but for chance.
 
     judges: samples that judge each seed. An accuracy on a hundred samples has a standard error of up to 5 %, and the
-    best of many is above its own mean; losses of neighbouring rates differ more clearly. whole: of trainings to the end,
-    whose calibrated losses count: there large rates have made the network too sure of itself, which a loss punishes and
-    an accuracy does not. After a short training a loss says how far it has come.
+    best of many is above its own mean; losses of neighbouring rates differ more clearly. whole: trainings to the end,
+    whose calibrated losses count. There large rates make a network too sure of itself, which a loss punishes and an
+    accuracy does not. After a short training the plain loss says how far it has come.
     """
     best = max(tried, key=lambda place: tried[place].best.worth)
     count = judges * tried[best].seeds
