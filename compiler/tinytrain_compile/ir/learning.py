@@ -236,9 +236,11 @@ class Finding:
     @property
     def alike(self) -> tuple[Tried, ...]:
         """Trainings like the chosen one at other rates, by rate: as long, on as many seeds, in all else the same."""
-        found = next(tried for tried in self.rounds[::-1] if any(one is self.chosen for one in tried))
-        same = {"rate": self.chosen.rate, "curve": self.chosen.curve, "failed": self.chosen.failed}
-        return tuple(sorted((one for one in found if replace(one, **same) == self.chosen), key=lambda one: one.rate))
+        holds = (tried for tried in self.rounds[::-1] if any(one is self.chosen for one in tried))
+        found = next(holds, (self.chosen,))
+        rate, curve, failed = self.chosen.rate, self.chosen.curve, self.chosen.failed
+        like = (one for one in found if replace(one, rate=rate, curve=curve, failed=failed) == self.chosen)
+        return tuple(sorted(like, key=lambda one: one.rate))
 
     @property
     def flat(self) -> tuple[Tried, ...]:
