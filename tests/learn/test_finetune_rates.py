@@ -171,9 +171,8 @@ def test_how_flat_the_optimum_is_is_said(accuracies: tuple[float, ...], said: st
     """Of trainings like the chosen one alone: not of a clipped one, nor of fewer seeds, nor of another round."""
 
     def tried(rate: float, accuracy: float, **more: Any) -> Tried:
-        return Tried(
-            **{"batch": 1, "clip": 0.0, "seeds": 3, "failed": 0, **more}, rate=rate, curve=(Score(1.0, accuracy),)
-        )
+        given: dict[str, Any] = {"batch": 1, "clip": 0.0, "seeds": 3, "failed": 0, **more}
+        return Tried(**given, rate=rate, curve=(Score(1.0, accuracy),))
 
     last = [tried(0.01 * 10 ** (step / 4), accuracy) for step, accuracy in enumerate(accuracies)]
     others = tried(0.001, 0.9, clip=1.0), tried(1.0, 0.9, seeds=1)
