@@ -65,6 +65,10 @@ class Row:
     at: Callable[[float], float]
 
 
+def _refuse_nothing(_finding: Finding, _where: str) -> None:
+    """Let a recommendation that learned nothing count by its rate, instead of ending the table."""
+
+
 class Desk:
     """A task, compiled once for all seeds, since these differ in samples alone."""
 
@@ -73,14 +77,15 @@ class Desk:
         self.options = {"update": "all", "verify": "none", **task.options, **task.in_format(quant, folder)}
         self.builds, self.steps = list[Build](), 0
         self._projects, self._libraries = dict[str, Project | Result](), dict[int, Path]()
-        self._make_project, self._build_library = search.make_project, search.build_library
+        self._own = (search.make_project, search.build_library, search.check_learned)
         search.make_project = self._project  # type: ignore[assignment]
         search.build_library = self._library  # type: ignore[assignment]
+        search.check_learned = _refuse_nothing
         rate_search.learn_all = self.learn  # type: ignore[assignment]
 
     def close(self) -> None:
         """Give `finetune` its own functions back."""
-        search.make_project, search.build_library = self._make_project, self._build_library
+        search.make_project, search.build_library, search.check_learned = self._own
         rate_search.learn_all = learn_all
 
     def row(self, seed: int) -> Row:
@@ -134,13 +139,13 @@ class Desk:
     def _project(self, options: CompileOptions, progress: Any, choose: Any) -> Project | Result:
         key = repr((options.clip_norm, options.batch, options.dry_run))
         if key not in self._projects:
-            self._projects[key] = self._make_project(options, progress, choose)
+            self._projects[key] = self._own[0](options, progress, choose)
         return self._projects[key]
 
     def _library(self, bundle: Any, tools: Any, _folder: Path) -> Path:
         if id(bundle) not in self._libraries:
             folder = self.folder / f"build{len(self._libraries)}"
-            self._libraries[id(bundle)] = self._build_library(bundle, tools, folder)
+            self._libraries[id(bundle)] = self._own[1](bundle, tools, folder)
         return self._libraries[id(bundle)]
 
 
