@@ -198,7 +198,7 @@ static inline TT_ALWAYS void tt_channels_error(int8_t *y, int32_t *peak, const i
                 const int8_t *const from = map + (line + first) * n;
                 const int8_t *const weight = last + (columns.taps - 1 - across.first) * columns.apart;
                 int32_t sums[4] = {0, 0, 0, 0};
-                if (TT_LIKELY(across.taps == columns.taps)) {
+                if (across.taps == columns.taps) {
                     tt_add_taps_x4(sums, from, weight, kernel, down.taps, columns.taps, on_row, on, back_row, columns.apart, lanes);
                 } else {
                     for (int32_t j = 0; j < across.taps; j++) {
@@ -465,7 +465,8 @@ static inline TT_ALWAYS void tt_depthwise_error3(int8_t *y, int32_t *peak, const
             }
             by.first = i < of.high ? map + i * pitch : map;
             by.second = i > 0 && i <= of.high ? map + (i - 1) * pitch : map;
-            by.has_outer = by.has_inner = true;
+            by.has_outer = true;
+            by.has_inner = true;
             if (up >= 0 && up + 1 < of.height) {
                 tt_error_rows3(y, mask, at, by, peak, of, keep);
             } else if (up >= 0 && (of.height + of.top) % 2 == 1) {

@@ -101,7 +101,7 @@ def image_net(side: int, classes: int) -> onnx.ModelProto:
     first = net.relu(_conv(net, "a", "x", (6, 1, 3, 3), "strides = [2, 2], pads = [1, 1, 1, 1]"))
     second = net.relu(_conv(net, "b", first, (12, 6, 3, 3), "strides = [2, 2], pads = [1, 1, 1, 1]"))
     flat = net.node("flat", f"flat = Flatten <axis = 1> ({second})")
-    return _with_head(net, flat, 12 * (side // 4) ** 2, classes)
+    return _with_head(net, flat, 12 * (-(-side // 4)) ** 2, classes)
 
 
 def _conv(net: Network, name: str, x: str, shape: tuple[int, ...], attributes: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from testing.ops import (
-    case_channels,
     case_choice,
     case_clip,
     case_dropout,
@@ -30,7 +29,6 @@ __all__ = [
     "GENERATORS",
     "Bits",
     "Case",
-    "case_channels",
     "case_choice",
     "case_clip",
     "case_dropout",

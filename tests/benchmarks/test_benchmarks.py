@@ -92,7 +92,7 @@ def test_no_benchmarks_import_each_other_in_a_circle() -> None:
 
 def test_every_fault_of_the_derivative_check_can_be_planted() -> None:
     """A text that was rewritten would end the table of faults in its middle, hours later."""
-    assert len(faults()) >= 79
+    assert len(faults()) >= 78
     for fault in faults():
         path = ROOT / "compiler" / "tinytrain_compile" / fault["file"]
         assert with_fault(fault, path.read_text(encoding="utf-8"))
