@@ -1,4 +1,4 @@
-"""Data gradients of convolutions with strides, on cores without vectors: one call each (tt_errors.h)."""
+"""Data gradients of convolutions with strides or dilations: one call each (tt_errors.h, tt_mve_errors.h)."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from tinytrain_compile.ops.names import attrs_of, is_prepared, operand, result
 
 
 def strided_gradient(node: Node, context: KernelContext) -> KernelSpec | None:
-    """Compute the error of a 1x1 convolution with strides, or of a depthwise 3x3 one with stride 2; None for others.
+    """Compute the error of a convolution with strides or dilations; None if other kernels do it as well.
 
-    Without products in pairs, the phases of a map that the stride divides take less: 32x32x64, 11.3 instead of 14.5
-    instructions per multiply-accumulate on a Cortex-M3.
+    Depthwise 3x3 with stride 2 without products in pairs: the phases of a map that the stride divides take less, on
+    32x32x64 11.3 instead of 14.5 instructions per multiply-accumulate on a Cortex-M3.
     """
     conv = geometry(node)
     if conv.split is not None or is_prepared(node) or context.style.small:
