@@ -32,7 +32,7 @@ from tinytrain_compile.learn import rate_search as search
 from tinytrain_compile.learn.finetune import check_learned, finetune, kept_of, reservoir_sizes, write_finding
 from tinytrain_compile.learn.rate_search import most_runs
 from tinytrain_compile.learn.runs import PARTIAL
-from tinytrain_compile.learn.training import KEPT_AFTER_EACH, Build, LearningRun, area, learn_all, with_kept
+from tinytrain_compile.learn.training import Build, LearningRun, area, learn_all, with_kept
 from tinytrain_compile.options.effort import FinetuneEffort
 from tinytrain_compile.parts.average.twin import Average
 from tinytrain_compile.parts.schedule.twin import Schedule
@@ -307,10 +307,11 @@ def test_only_classes_are_sorted(tmp_path: Path) -> None:
 def test_kept_samples_come_before_new_ones() -> None:
     """Every new sample once, in order, and before each but the first two some that came before."""
     found = with_kept(np.arange(30), 4, 1).tolist()
-    new, kept = [found[0], *found[1 :: 1 + KEPT_AFTER_EACH]], found[2:]
-    assert new == list(range(30)) and len(found) == 30 + KEPT_AFTER_EACH * 28
-    del kept[KEPT_AFTER_EACH :: 1 + KEPT_AFTER_EACH]
-    assert all(old < new[2 + at // KEPT_AFTER_EACH] for at, old in enumerate(kept))
+    after_each = (len(found) - 30) // 28
+    new, kept = [found[0], *found[1 :: 1 + after_each]], found[2:]
+    assert after_each > 0 and new == list(range(30)) and len(found) == 30 + after_each * 28
+    del kept[after_each :: 1 + after_each]
+    assert all(old < new[2 + at // after_each] for at, old in enumerate(kept))
     assert len(set(kept)) > 4, "the reservoir changes"
 
 
