@@ -151,6 +151,22 @@ static inline TT_ALWAYS tt_inside tt_inside_of(tt_reach by, int32_t steps, int32
     return (tt_inside){first, (end < by.taps ? end : by.taps) - first};
 }
 
+/* What the taps of a pixel read, of the first channel: the first element of an image's error, the first tap, and how many
+ * columns of taps. down: the rows of taps inside; steps: strides behind the phase's first pixel. */
+typedef struct tt_under {
+    int32_t error, tap, across;
+} tt_under;
+
+static inline TT_ALWAYS tt_under tt_under_of(
+    tt_reach rows, tt_inside down, tt_reach columns, int32_t steps, tt_conv_shape of)
+{
+    const tt_inside across = tt_inside_of(columns, steps, of.wide);
+    const int32_t row = rows.from + down.first * rows.step, column = columns.from + steps + across.first * columns.step;
+    const int32_t tap_row = rows.tap + (rows.taps - 1 - down.first) * rows.apart;
+    const int32_t tap = columns.tap + (columns.taps - 1 - across.first) * columns.apart;
+    return (tt_under){(row * of.wide + column) * of.channels, tap_row * of.columns + tap, across.taps};
+}
+
 /* Adds the products of down x across taps to sums of four channels. on: to the error of the next row and of the next tap of
  * it; back: of their weights. */
 static inline TT_ALWAYS void tt_add_taps_x4(int32_t sums[4], const int8_t *g, const int8_t *w, int32_t kernel, int32_t down,
@@ -182,26 +198,22 @@ static inline TT_ALWAYS void tt_channels_error(int8_t *y, int32_t *peak, const i
         const int8_t *const map = g + row / of.height * of.high * of.wide * n + c;
         const tt_reach rows = tt_reach_of(row % of.height, of.top, of.rows, of.down, of.dilation_rows);
         const tt_inside down = tt_inside_of(rows, 0, of.high);
-        const int32_t line = (rows.from + down.first * rows.step) * of.wide;
-        const int32_t tap_row = rows.tap + (rows.taps - 1 - down.first) * rows.apart;
         for (int32_t phase = 0; phase < of.right && phase < of.width; phase++) {
             const tt_reach columns = tt_reach_of(phase, of.left, of.columns, of.right, of.dilation_columns);
             if (rows.taps == 0 || columns.taps == 0) {
                 continue;
             }
-            const int8_t *const last = w + c * kernel + tap_row * of.columns + columns.tap;
             const int32_t on_row = rows.step * of.wide * n, on = columns.step * n, back_row = rows.apart * of.columns;
             int32_t place = (row * of.width + phase) * n + c;
             for (int32_t x = phase, steps = 0; x < of.width; x += of.right, steps++, place += of.right * n) {
-                const tt_inside across = tt_inside_of(columns, steps, of.wide);
-                const int32_t first = columns.from + steps + across.first * columns.step;
-                const int8_t *const from = map + (line + first) * n;
-                const int8_t *const weight = last + (columns.taps - 1 - across.first) * columns.apart;
+                const tt_under under = tt_under_of(rows, down, columns, steps, of);
+                const int8_t *const from = map + under.error, *const weight = w + c * kernel + under.tap;
                 int32_t sums[4] = {0, 0, 0, 0};
-                if (across.taps == columns.taps) {
-                    tt_add_taps_x4(sums, from, weight, kernel, down.taps, columns.taps, on_row, on, back_row, columns.apart, lanes);
+                if (under.across == columns.taps) {
+                    tt_add_taps_x4(sums, from, weight, kernel, down.taps, columns.taps, on_row, on, back_row,
+                        columns.apart, lanes);
                 } else {
-                    for (int32_t j = 0; j < across.taps; j++) {
+                    for (int32_t j = 0; j < under.across; j++) {
                         tt_add_taps_x4(sums, from + j * on, weight - j * columns.apart, kernel, down.taps, 1, on_row, on,
                             back_row, columns.apart, lanes);
                     }

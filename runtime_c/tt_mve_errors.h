@@ -134,23 +134,19 @@ static inline TT_ALWAYS void tt_depthwise_error_x4(int8_t *y, int32_t *peak, con
         const int8_t *const map = g + row / of.height * of.high * of.wide * n;
         const tt_reach rows = tt_reach_of(row % of.height, of.top, of.rows, of.down, of.dilation_rows);
         const tt_inside down = tt_inside_of(rows, 0, of.high);
-        const int32_t line = (rows.from + down.first * rows.step) * of.wide;
-        const int32_t tap_row = rows.tap + (rows.taps - 1 - down.first) * rows.apart;
         for (int32_t phase = 0; phase < of.right && phase < of.width; phase++) {
             const tt_reach columns = tt_reach_of(phase, of.left, of.columns, of.right, of.dilation_columns);
             if (rows.taps == 0 || columns.taps == 0) {
                 continue;
             }
             for (int32_t x = phase, steps = 0; x < of.width; x += of.right, steps++) {
-                const tt_inside across = tt_inside_of(columns, steps, of.wide);
-                const int8_t *const from = map + (line + columns.from + steps + across.first * columns.step) * n;
-                const int32_t tap = columns.tap + (columns.taps - 1 - across.first) * columns.apart;
+                const tt_under under = tt_under_of(rows, down, columns, steps, of);
                 for (int32_t c = 0; c < whole; c += 4) {
                     const int32_t place = (row * of.width + x) * n + c;
-                    const int8_t *error = from + c, *weight = w + c * kernel + tap_row * of.columns + tap;
+                    const int8_t *error = map + under.error + c, *weight = w + c * kernel + under.tap;
                     tt_i32x4 sums = tt_all(0);
                     for (int32_t i = 0; i < down.taps; i++) {
-                        for (int32_t j = 0; j < across.taps; j++) {
+                        for (int32_t j = 0; j < under.across; j++) {
                             sums += tt_load8_x4(error + j * columns.step * n) *
                                 tt_gather8_x4(weight - j * columns.apart, kernel);
                         }

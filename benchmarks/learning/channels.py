@@ -75,7 +75,7 @@ class Bench:
         return 100 * float(right[:count].mean()), 100 * float(right[count:].mean())
 
     def moved(self, task: Task, rate: float) -> list[Array]:
-        """How far each output channel of each convolution moves if all is trained."""
+        """Return how far each output channel of each convolution moves if all is trained."""
         desk = self.desk_of(task)
         job, instance = (
             desk.job(Run(dict.fromkeys(desk.weights), rate)),
@@ -135,7 +135,7 @@ def _backward(start: Mapping[str, Array], x: Array, labels: Array) -> list[tuple
 
 
 def lists_of(bench: Bench, task: Task, share: int, seed: int) -> dict[str, list[Lists]]:
-    """The channels of each rule: one list, but for the random ones."""
+    """Return the lists of channels by rule: one list each, several of the random rule."""
     counts = {layer: LAYERS[layer][1] // share for layer in POINTWISE}
     rng = np.random.default_rng(90 + seed)
     scores = rankings(task.start, task.own) | {"moved": bench.moved(task, 0.03)}
@@ -163,7 +163,7 @@ Trial = dict[tuple[int, str, float], list[tuple[float, float]]]
 
 
 def trial(bench: Bench, name: str, seed: int, cells: list[tuple[int, str, float]], orders: int) -> Trial:
-    """Of a task of a seed."""
+    """Train a task's network of one seed by every rule."""
     task, found = make_task("7", name, seed), Trial()
     shares = {share: lists_of(bench, task, share, seed) for share in {share for share, _, _ in cells}}
     for share, rule, rate in cells:
@@ -173,7 +173,7 @@ def trial(bench: Bench, name: str, seed: int, cells: list[tuple[int, str, float]
 
 
 def bench_in(folder: Path) -> Bench:
-    """The build."""
+    """Return the build that trains all layers, compiled in a folder."""
     task = make_task("7", "turned", 0)
     (folder / "net.onnx").write_bytes(make_model(dict(task.start), 1, LAYERS).SerializeToString())
     np.savez(folder / "own.npz", x=task.own.x, y=task.own.y[:, 0])

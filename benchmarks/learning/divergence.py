@@ -126,7 +126,7 @@ def drawn(task: RateTask, seed: int) -> tuple[Data, Data]:
 
 
 def golden_of(result: Compiled) -> Golden:
-    """The golden samples of a build, with their limit."""
+    """Return the golden samples of a build, with their limit."""
     return next(part.golden for part in result.project.summary.parts if isinstance(part, GuardPart))
 
 

@@ -44,7 +44,7 @@ class Trained:
 
 
 def compiled(name: str, variant: str, folder: Path) -> tt.Compiled:
-    """A build of a task's network in a format; int8 is calibrated by samples of both domains."""
+    """Compile a task's network in a format; int8 is calibrated by samples of both domains."""
     task, calib = TASKS[name], folder / "calib.npz"
     model = folder / "task.onnx"
     if not model.exists():
@@ -56,7 +56,7 @@ def compiled(name: str, variant: str, folder: Path) -> tt.Compiled:
 
 
 def accuracy(twin: Twin, x: np.ndarray, y: np.ndarray) -> float:
-    """Per cent of samples whose class has the largest output."""
+    """Return the share of samples, in %, whose class has the largest output."""
     return 100 * float(np.mean(twin.instance.infer(twin.as_inputs(x)).argmax(axis=1) == y))
 
 
@@ -77,19 +77,19 @@ def trained(twin: Twin, name: str, rate: float, seed: int) -> Trained:
 
 
 def ends(build: tt.Compiled, name: str, rate: float, seeds: Sequence[int]) -> list[Trained]:
-    """Trainings of seeds, one after the other."""
+    """Train seeds one after the other."""
     with build.twin() as twin:
         return [trained(twin, name, rate, seed) for seed in seeds]
 
 
 def best_rate(build: tt.Compiled, name: str) -> float:
-    """The best of the grid on development seeds."""
+    """Return the best rate of the grid on development seeds."""
     seeds = range(FIRST_CHOOSING, FIRST_CHOOSING + CHOOSING)
     return max(GRID, key=lambda rate: sum(one.after for one in ends(build, name, rate, seeds)))
 
 
 def compare(name: str, variants: Sequence[str], first: int, most: int, same_rate: bool) -> tuple[list[str], bool]:
-    """Rows for people, and whether the default meets the bar at the width."""
+    """Return rows of the table, and whether the first variant meets the bar at the width."""
     with tempfile.TemporaryDirectory() as folder:
         floats = compiled(name, "float32", Path(folder))
         rate, rows, met = best_rate(floats, name), list[str](), True

@@ -87,7 +87,7 @@ class Device:
                 self.kept[int(data[1][index]) % len(self.kept)].add(one)
 
     def accuracy(self, data: Data) -> float:
-        """Of samples, in %."""
+        """Return the accuracy on samples, in %."""
         return 100 * float((self.twin.predict(data[0]).argmax(axis=1) == data[1]).mean())
 
     def _step(self, x: Array, y: Array) -> None:
@@ -137,7 +137,7 @@ def drawn(task: RateTask, seed: int) -> tuple[Data, Data]:
 
 
 def build(task: RateTask, update: str, quant: str, folder: Path) -> Compiled:
-    """The task's network that knows the source domain."""
+    """Compile the task's network, which knows the source domain."""
     typical = folder / "typical.npz"
     np.savez(typical, x=task.draw(np.random.default_rng(77), False)[0][:TYPICAL])
     int8 = {"quant": "int8", "calib": str(typical)} if quant == "int8" else {}

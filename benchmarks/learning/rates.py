@@ -170,7 +170,7 @@ class Cell:
         return f"| {name} | {figures} | {self.best - self.mine:+.2f} +- {self.error:.2f} | {more:+.1%} |"
 
     def faults(self) -> list[str]:
-        """What is too uncertain or too much work."""
+        """Return what misses a bar: the standard error, or the steps."""
         found = [f"standard error {self.error:.2f}"] if self.error > BAR_ERROR else []
         return found + ([f"{self.steps:,} steps"] if self.steps > BAR_STEPS * self.steps_before else [])
 

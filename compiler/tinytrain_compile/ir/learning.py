@@ -42,8 +42,8 @@ class Score:
     calibrated: float | None = None
 
     @property
-    def smooth(self) -> float:
-        """The calibrated loss, or the loss if there is none."""
+    def calibrated_loss(self) -> float:
+        """Return the calibrated loss, or the loss if there is none."""
         return self.loss if self.calibrated is None else self.calibrated
 
     @property
@@ -235,7 +235,7 @@ class Finding:
 
     @property
     def alike(self) -> tuple[Tried, ...]:
-        """Trainings like the chosen one at other rates, by rate: as long, on as many seeds, in all else the same."""
+        """Return trainings of the same round that differ from the chosen one by their rate alone, by rate."""
         holds = (tried for tried in self.rounds[::-1] if any(one is self.chosen for one in tried))
         found = next(holds, (self.chosen,))
         rate, curve, failed = self.chosen.rate, self.chosen.curve, self.chosen.failed
@@ -244,7 +244,7 @@ class Finding:
 
     @property
     def flat(self) -> tuple[Tried, ...]:
-        """Those of `alike` around the chosen one, without a gap, that lose at most POINT of accuracy against it.
+        """Return those of `alike` around the chosen one, without a gap, that lose at most POINT of accuracy against it.
 
         Without an accuracy: whose loss is at most the share LOSS_POINT larger.
         """

@@ -271,7 +271,7 @@ def likely_best(tried: Mapping[Place, Tried], judges: int, whole: bool = False) 
     best = max(tried, key=lambda place: tried[place].best.worth)
     count = judges * tried[best].seeds
     alike = [place for place in tried if not tried[best].best.better_than(tried[place].best, count, CHANCE)]
-    return min([best, *alike], key=lambda place: tried[place].best.smooth if whole else tried[place].best.loss)
+    return min([best, *alike], key=lambda place: tried[place].best.calibrated_loss if whole else tried[place].best.loss)
 
 
 def _short_of(best: Place, tried: Mapping[Place, Tried], judges: int) -> Place:
@@ -325,7 +325,9 @@ def top_of(tried: Sequence[Tried], chosen: Tried) -> float:
     answer if there is no top.
     """
     by_loss = max(tried, key=lambda one: one.best.worth) is not chosen  # then accuracies are alike
-    figures = [-one.best.smooth if by_loss or one.best.accuracy is None else one.best.accuracy for one in tried]
+    figures = [
+        -one.best.calibrated_loss if by_loss or one.best.accuracy is None else one.best.accuracy for one in tried
+    ]
     below, middle, above = figures
     best = tried.index(chosen)
     bend = below - 2 * middle + above

@@ -1,4 +1,4 @@
-"""The next arena above the one given in which --update auto could train more: one more layer from the back."""
+"""Find the next arena above the one given that holds a simple update, the last N layers, with a larger gain."""
 
 from __future__ import annotations
 
