@@ -33,7 +33,8 @@ check: $(STAMP) ## Format, lint, types, import rules, words
 	$(BIN)/python scripts/sizes.py
 	$(BIN)/python scripts/prose.py --check
 
-# Many tests start a process of their own: none of them shall compile our modules again, whatever PYTHONDONTWRITEBYTECODE.
+# Many tests start a process of their own: none of them shall compile our modules again, nor pytest its rewritten tests.
+fast test-more: export PYTHONDONTWRITEBYTECODE =
 fast: $(STAMP)
 	$(BIN)/python -m compileall -q compiler testing examples benchmarks
 	$(BIN)/python -m pytest -x -n 2 --tier fast

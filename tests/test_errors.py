@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import pickle
 import re
 
@@ -26,10 +27,14 @@ def messages_of(text: str) -> list[tuple[str, str]]:
     return found
 
 
-MESSAGES: dict[str, list[str]] = {}
-for _path in sorted(PACKAGE.rglob("*.py")):
-    for _code, _text in messages_of(_path.read_text(encoding="utf-8")):
-        MESSAGES.setdefault(_code, []).append(_text)
+@functools.cache
+def all_messages() -> dict[str, list[str]]:
+    """Texts by id, of all modules."""
+    messages: dict[str, list[str]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for code, text in messages_of(path.read_text(encoding="utf-8")):
+            messages.setdefault(code, []).append(text)
+    return messages
 
 
 def test_an_error_reaches_another_process() -> None:
@@ -41,7 +46,7 @@ def test_an_error_reaches_another_process() -> None:
 @pytest.mark.parametrize("code", ERRORS)
 def test_an_explanation_says_more_than_the_message(code: str) -> None:
     """Of some errors --explain printed the one line again, such as "A bug in the compiler; please report it"."""
-    told, messages = ERRORS[code].explanation, MESSAGES.get(code, [])
+    told, messages = ERRORS[code].explanation, all_messages().get(code, [])
     assert len(SENTENCE.findall(told)) >= 2 and len(told.split()) >= 25, told
     known = set(WORD.findall(" ".join((ERRORS[code].title, *messages)).lower()))
     new = [word for word in WORD.findall(told.lower()) if word not in known]
@@ -50,4 +55,4 @@ def test_an_explanation_says_more_than_the_message(code: str) -> None:
 
 def test_messages_were_found() -> None:
     """E0503 and E0601, and those of other exceptions, are put together elsewhere."""
-    assert len(MESSAGES) > 60
+    assert len(all_messages()) > 60
