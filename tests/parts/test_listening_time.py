@@ -140,8 +140,8 @@ def attention(net: Network) -> tuple[str, int]:
 def recurrent(net: Network) -> tuple[str, int]:
     turned = net.node("turned", "turned = Transpose <perm = [1, 0, 2]> (x)")
     weights = ", ".join((net.weight("w", 1, 20, COLUMNS), net.weight("r", 1, 20, 5)))
-    net.node("cell", f"steps, last = LSTM <hidden_size = 5> ({turned}, {weights})")
-    return "last", 5
+    net.node("cell", f"steps, last = LSTM <hidden_size = 4> ({turned}, {weights})")
+    return "last", 4
 
 
 def strided(net: Network) -> tuple[str, int]:
@@ -208,9 +208,9 @@ def test_what_is_behind_a_layer_of_rows_reads_a_ring(cell: str) -> None:
         if cell == "Softmax":
             return net.node("soft", f"soft = Softmax <axis = 2> ({x})"), 8 * (ROWS - 4)
         turned = net.node("turned", f"turned = Transpose <perm = [2, 0, 1]> ({x})")
-        weights = ", ".join((net.weight("w", 1, 20, 8), net.weight("r", 1, 20, 5)))
-        net.node("cell", f"steps, last = LSTM <hidden_size = 5> ({turned}, {weights})")
-        return "last", 5
+        weights = ", ".join((net.weight("w", 1, 16, 8), net.weight("r", 1, 16, 4)))
+        net.node("cell", f"steps, last = LSTM <hidden_size = 4> ({turned}, {weights})")
+        return "last", 4
 
     model = image(layers, f"1, {CHANNELS}, {ROWS}")
     twin = tt.compile(model, listen="on", update="all", verify="none", input_layout="lc").twin()
