@@ -14,7 +14,7 @@ def row(target: Target, board: Board) -> str:
     further = ", ".join(f"{bank.name} {kb(bank.size_bytes)}" for bank in others if bank.size_bytes) or "none"
     kept = f"stack {kb(board.stack.stack_bytes)} of {board.stack.name}, reserve {kb(board.reserve.reserve_bytes)}"
     kept += f" of {board.reserve.name}"
-    name = f"`{target.name}`{'' if not board.unverified else ' (unverified)'}"
+    name = f"`{target.name}`{'' if not target.why_unverified else ' (unverified)'}"
     flash = f"{kb(board.flash_bytes)} of {kb(board.flash.size_bytes)}"
     return f"| {name} | {target.core_name} | {first.name} {kb(first.size_bytes)} | {further} | {kept} | {flash} |"
 

@@ -135,6 +135,8 @@ def test_list_targets() -> None:
     names = tuple(line.split()[0] for line in lines if line)
     assert names == (*list_targets(), "Boards:", *list_boards())
     assert len(lines) == len(list_targets()) + 2 + len(list_boards())
+    unverified = [line.split()[0] for line in lines if line.endswith("(not verified on this core)")]
+    assert unverified == ["cortex-m85", "ek-ra8m1", "esp32-s3"]
     assert all(len(line.split(maxsplit=1)[1]) > 20 for line in lines if len(line.split()) > 1)
 
 

@@ -102,6 +102,7 @@ def test_what_nobody_measured_is_null() -> None:
         "samples": None,
         "losses": [],
         "message": "not verified",
+        "unverified": None,
         "saturations": None,
         "max_error": None,
         "file": None,

@@ -22,6 +22,7 @@ from tinytrain_compile.ir.summary import (
     LayerUpdate,
     Record,
     Suggestion,
+    Unverified,
     VerifyReport,
 )
 from tinytrain_compile.report.data import report_json
@@ -83,7 +84,12 @@ def test_a_narrow_terminal_gets_checks_in_two_lines() -> None:
     [
         (VERIFIED, "PASS", "C in QEMU mps2-an500 vs this machine  identical bytes    ok"),
         (replace(VERIFIED, mode="host"), "PASS on this machine", "C on this machine vs numpy reference"),
-        (replace(VERIFIED, left_out=("QEMU check skipped: no qemu",)), "PASS", "QEMU check skipped: no qemu"),
+        (replace(VERIFIED, left_out=("not compared: Foo",)), "PASS", "not compared: Foo"),
+        (
+            replace(VERIFIED, mode="host", unverified=Unverified("no emulator", ("on this machine",))),
+            "PASS on this machine, not verified on this core",
+            "not verified on this core: no emulator; verified instead: the same",
+        ),
         (VerifyReport("none", 0, "skipped", "not verified"), "NOT CHECKED", "checks     not verified"),
         (VerifyReport("qemu", 3, "fail", "w differs"), "FAIL", "checks     w differs   FAIL"),
     ],
@@ -92,6 +98,17 @@ def test_the_headline_has_the_verdict_and_the_checks_say_why(verify: VerifyRepor
     lines = success_text(two_layers_summary(verify=verify))
     assert re.split(r"\s{3,}", lines[0])[-1] == word
     assert any(row in line for line in lines)
+
+
+def test_every_report_says_that_the_core_was_not_verified_and_what_was() -> None:
+    found = Unverified("no <emulator>", ("on this machine",))
+    missing, there = (two_layers_summary(verify=replace(VERIFIED, unverified=one)) for one in (found, None))
+    assert report_json(missing)["verify"]["unverified"] == {"why": "no <emulator>", "instead": ("on this machine",)}
+    page = report_html(missing)
+    assert page.index("not verified on this core</span></h1>") < page.index("</header>")
+    assert "not verified on this core: no &lt;emulator&gt;; verified instead: the same C on this machine</p>" in page
+    assert report_json(there)["verify"]["unverified"] is None
+    assert all("not verified on" not in text for text in (report_html(there), " ".join(success_text(there))))
 
 
 def test_losses_of_random_samples_are_not_shown_as_learning() -> None:
@@ -287,7 +304,7 @@ def test_no_row_gives_way_in_a_long_report() -> None:
     assert board is not None
     data = Agreement(100, 600, 0.91, 0.92, 0.99)
     summary = two_layers_summary(
-        verify=VERIFIED, choice=choice, notes=notes, facts=(BoardUse(board, "cortex-m4"), data)
+        verify=VERIFIED, choice=choice, notes=notes, facts=(BoardUse(board, "cortex-m4", "cortex-m4"), data)
     )
     for said in (" ".join(" ".join(success_text(summary)).split()), report_html(summary)):
         assert said.count("61 dead channels") == 36

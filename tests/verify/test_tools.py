@@ -13,6 +13,7 @@ from testing.runs import build
 from tests.e2e.marks import needs_qemu
 from tests.verify import tiny_model
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.summary import Unverified
 from tinytrain_compile.target.loader import load_target
 from tinytrain_compile.verify import run
 from tinytrain_compile.verify.build import write_files
@@ -41,10 +42,45 @@ def test_without_cross_tools_the_host_is_checked(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("PATH", only(tmp_path, "gcc"))
     report = verify(tiny_model.bundle(), M7, DATA, tiny_model.reference(DATA, 2), "qemu", steps=2)
     assert (report.mode, report.result) == ("host", "pass")
-    assert (
-        "PASS   QEMU check skipped: arm-none-eabi-gcc and qemu-system-arm not found "
+    missing = (
+        "arm-none-eabi-gcc and qemu-system-arm not found "
         "(apt-get install gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm)"
-    ) in report.message
+    )
+    assert report.unverified == Unverified(missing, ("on this machine",))
+    assert report.message.endswith(f"PASS   {report.unverified.text}")
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        ("host", ""),
+        ("esp32-s3", "its Xtensa core gets plain C; no cross compiler and no QEMU machine for it were at hand"),
+        ("esp32-c3", "riscv64-unknown-elf-gcc and qemu-system-riscv32 not found (apt-get install "),
+        ("ek-ra8m1", "its Cortex-M85 runs the code of a Cortex-M55, "),
+        ("cortex-m85", "its file names no QEMU machine; arm-none-eabi-gcc not found (apt-get install "),
+    ],
+)
+def test_a_report_says_that_the_core_itself_was_not_verified(
+    target: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", only(tmp_path, "gcc"))
+    report = verify(tiny_model.bundle(), load_target(target), DATA, None, "qemu", steps=1)
+    assert (report.mode, report.result) == ("host", "pass")
+    assert report.unverified is None if not why else report.unverified is not None
+    if report.unverified is not None:
+        assert report.unverified.why.startswith(why) and report.unverified.instead == ("on this machine",)
+
+
+@needs_qemu
+@pytest.mark.qemu
+def test_the_machine_of_another_core_does_not_verify_a_part() -> None:
+    """The Cortex-M85 of the EK-RA8M1 runs the code of an M55: what that one's machine shows is no check of it."""
+    board, core = (
+        verify(tiny_model.bundle(), load_target(t), DATA, None, "qemu", steps=1) for t in ("ek-ra8m1", "cortex-m55")
+    )
+    assert board.mode == core.mode == "qemu" and core.unverified is None
+    assert board.unverified is not None
+    assert board.unverified.instead == ("on this machine", "in QEMU mps3-an547")
 
 
 @needs_qemu
@@ -53,7 +89,8 @@ def test_without_qemu_the_sizes_are_still_checked(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("PATH", only(tmp_path, "gcc", "arm-none-eabi-gcc"))
     report = verify(tiny_model.bundle(), M7, DATA, None, "qemu", steps=1)
     assert report.mode == "host"
-    assert report.message == "PASS   QEMU check skipped: qemu-system-arm not found (apt-get install qemu-system-arm)"
+    assert report.unverified is not None
+    assert report.unverified.why == "qemu-system-arm not found (apt-get install qemu-system-arm)"
     assert report.stack_bytes is not None
     assert report.code_bytes is not None
 

@@ -49,10 +49,14 @@ If your model file is named like a command, write ./ before its name.
 
 
 def _targets() -> list[str]:
+    from tinytrain_compile.ir.summary import NOT_ON_CORE
     from tinytrain_compile.target.loader import list_boards, list_targets, load_target
 
-    cores = [f"{name:16} {load_target(name).summary}" for name in list_targets()]
-    return [*cores, "", "Boards:", *(f"{name:16} {load_target(name).summary}" for name in list_boards())]
+    def line(name: str) -> str:
+        target = load_target(name)
+        return f"{name:16} {target.summary}{f' ({NOT_ON_CORE})' if target.why_unverified else ''}"
+
+    return [*map(line, list_targets()), "", "Boards:", *map(line, list_boards())]
 
 
 def _ops() -> list[str]:

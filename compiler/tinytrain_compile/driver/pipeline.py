@@ -424,7 +424,8 @@ def _facts(model: ImportedModel, candidate: Candidate, options: CompileOptions, 
     yield Record(recorded(options, model.training is not None, candidate.train), scheme)
     yield part_ram(target.board, candidate.plan, buffers_of(candidate, options) if options.runtime.names else ())
     if target.board is not None:
-        yield BoardUse(target.board, target.core_name)
+        machine = "" if target.qemu is None else target.qemu.core
+        yield BoardUse(target.board, target.core_name, machine or target.core_name)
     if candidate.externals is not None and candidate.externals.functions:
         yield OfferedKernels(candidate.externals.functions)
 

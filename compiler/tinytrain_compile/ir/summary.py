@@ -124,6 +124,23 @@ class Comparison:
     closeness: str
 
 
+NOT_ON_CORE = "not verified on this core"
+"""The words of every report for a build whose code did not run on the core that it is for."""
+
+
+@dataclass(frozen=True)
+class Unverified:
+    """Why a check did not run on the core that the code is for, and what ran the same C instead."""
+
+    why: str
+    instead: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The sentence of all reports."""
+        return f"{NOT_ON_CORE}: {self.why}; verified instead: the same C {' and '.join(self.instead)}"
+
+
 @dataclass(frozen=True)
 class VerifyReport:
     """Checks made and their results.
@@ -131,6 +148,8 @@ class VerifyReport:
     mode: "qemu", "host" or "none"; result: "pass", "fail" or "skipped".
     message: one line for the user (PASS line, first difference, or why it was skipped).
     comparisons: each that passed, from the model file to the board; left_out: omitted comparisons, and why.
+    unverified: None if a machine of the target's own core ran the code, if nothing did, or if --verify host was given
+    for a core that QEMU has.
     """
 
     mode: str
@@ -152,6 +171,7 @@ class VerifyReport:
     """Code bytes of every external function of the board's build."""
     comparisons: tuple[Comparison, ...] = ()
     left_out: tuple[str, ...] = ()
+    unverified: Unverified | None = None
 
 
 # ---- driver -> report -----------------------------------------------------------------------------------------------
@@ -263,10 +283,11 @@ class Record:
 
 @dataclass(frozen=True)
 class BoardUse:
-    """The project's board. core: the target that QEMU checks, which is the board's core."""
+    """The project's board. core: the target with its code; machine: the core of the QEMU machine that runs it."""
 
     board: Board
     core: str
+    machine: str
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len
 
-from tinytrain_compile.ir.summary import Comparison, Saturations, Summary, VerifyReport
+from tinytrain_compile.ir.summary import NOT_ON_CORE, Comparison, Saturations, Summary, VerifyReport
 from tinytrain_compile.report.layout import (
     KEY_WIDTH,
     MIN_WIDTH,
@@ -28,15 +28,23 @@ MOST_LOSSES = 4
 
 
 def verdict(verify: VerifyReport) -> str:
-    """Return the word of the headline; a check that did not run on the board says so."""
+    """Return the word of the headline; a check that did not run on the target's core says so."""
     word = VERDICTS[verify.result]
-    return f"{word} on this machine" if (verify.result, verify.mode) == ("pass", "host") else word
+    word = f"{word} on this machine" if (verify.result, verify.mode) == ("pass", "host") else word
+    return word if verify.unverified is None else f"{word}, {NOT_ON_CORE}"
 
 
 def check_rows(summary: Summary, width: int) -> Iterator[Row]:
     """Yield a row for each comparison, then losses, what was not compared, and saturated weights."""
+    unverified = summary.verify.unverified
     left_out = [*remarks_of("litert", summary), *summary.verify.left_out]
-    texts = [*_derivative(summary), *losses_texts(summary), *left_out, *saturation_texts(summary)]
+    texts = [
+        *([] if unverified is None else [unverified.text]),
+        *_derivative(summary),
+        *losses_texts(summary),
+        *left_out,
+        *saturation_texts(summary),
+    ]
     if summary.verify.comparisons:
         yield from _table([*_litert(summary), *summary.verify.comparisons, *_step(summary)], width)
     else:

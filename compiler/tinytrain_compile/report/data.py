@@ -217,6 +217,7 @@ def _verify(summary: Summary) -> dict[str, Any]:
         "samples": None if report.mode == "none" else "data" if summary.own_samples else "random",
         "losses": [_number(loss) for loss in report.losses],
         "message": report.message,
+        "unverified": None if report.unverified is None else asdict(report.unverified),
         "saturations": None if report.saturations is None else asdict(report.saturations),
         "max_error": None if report.max_error is None else _number(report.max_error),
         "file": None if report.file is None else _file(report.file),

@@ -203,6 +203,7 @@ def _board(table: Table) -> QemuBoard:
         data=_region(table.table("data")),
         extra=_region(table.table("extra")),
         vectors=_region(table.table("vectors")) if table.has("vectors") else None,
+        core=table.text("core") if table.has("core") else "",
         registers=tuple(_register(one) for one in table.tables("registers")) if table.has("registers") else (),
     )
     table.finish()

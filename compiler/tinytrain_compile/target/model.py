@@ -88,8 +88,8 @@ class QemuBoard:
     """The QEMU machine that runs the check, and the regions of its image.
 
     code holds instructions and constants, data the stack, arena and statics, extra the check's own data. vectors:
-    region from which the core fetches its first stack pointer; None if that is the start of code. registers: settings
-    that make the machine as strict as the core, if it has another one.
+    region from which the core fetches its first stack pointer; None if that is the start of code. core: of the machine,
+    if it is another one than the target's. registers: settings that make it as strict as the target's.
     """
 
     machine: str
@@ -97,6 +97,7 @@ class QemuBoard:
     data: Region
     extra: Region
     vectors: Region | None = None
+    core: str = ""
     registers: tuple[RegisterBits, ...] = ()
 
 
@@ -177,7 +178,7 @@ class Board:
     """A real board and its memories. The first memory holds the arena.
 
     flash: region for an application, after a boot stage. flash_reserve_bytes: bytes of it for everything except the
-    model. sources: of these data. unverified: why less is known than of others, or "".
+    model. sources: of these data. unverified: why its code never runs on this part's core, not even in QEMU, or "".
     """
 
     part: str
@@ -232,3 +233,10 @@ class Target:
     def core_name(self) -> str:
         """Name of the core's own target, which tiles and external kernels use."""
         return self.base or self.name
+
+    @property
+    def why_unverified(self) -> str:
+        """Say why no machine here runs the code on the target's own core, whatever is installed; "" if one does."""
+        if self.board is not None and (self.board.unverified or self.toolchain is None):
+            return self.board.unverified or f"its file names the core {self.base}, which has no toolchain"
+        return "its file names no QEMU machine" if self.toolchain is not None and self.qemu is None else ""

@@ -12,7 +12,7 @@ import numpy as np
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import Interface, Samples, SourceBundle
-from tinytrain_compile.ir.summary import Comparison, FileAgreement, InstructionCounts, VerifyReport
+from tinytrain_compile.ir.summary import Comparison, FileAgreement, InstructionCounts, Unverified, VerifyReport
 from tinytrain_compile.target.model import Target
 from tinytrain_compile.verify.build import Compiled, Mode, compile_project, functions_in, link_project
 from tinytrain_compile.verify.compare import (
@@ -119,31 +119,24 @@ def verify(
     vectors = verification_input(bundle.interface, samples, steps, batch, learning_rate)
     limit = RunLimit() if expected_cycles is None else limit_of(expected_cycles, count)
     job = _Job(bundle, target, samples, vectors, tools, limit, batch, count, cycles, file, heard)
-    skipped = _skipped(target, tools) if mode == "qemu" else ""
     wants_board = mode == "qemu" and tools.cross_cc is not None
-    if tools.host_cc is None and (skipped or not wants_board):
+    if tools.host_cc is None and not (wants_board and tools.qemu is not None and target.qemu is not None):
         return VerifyReport("none", 0, "skipped", "not verified: no C compiler found (apt-get install gcc)", file=file)
     check_no_double(bundle)
     with work_folder() as folder, workers(2) as pool:
         host = pool.submit(_host_side, job, folder / "host") if tools.host_cc is not None else None
         board = pool.submit(_board_side, job, folder / "board") if wants_board else None
-        return _judge(job, reference, host, board, steps, skipped)
+        return _judge(job, reference, host, board, steps, tuple(_why_unverified(target, tools, mode)))
 
 
-def _skipped(target: Target, tools: Tools) -> str:
-    """Return which parts of the check in QEMU are impossible, and why; "" if all are possible, or the target is this
-    machine."""
-    if target.toolchain is None:
-        return ""
-    if target.qemu is not None:
-        return (missing := tools.missing_for_qemu()) and f"QEMU check skipped: {missing}"
-    compiler, figures = target.toolchain.compiler, "flash and static stack"
-    found = (
-        f"{figures} not measured: {compiler.name} not found (apt-get install {compiler.packages})"
-        if tools.cross_cc is None
-        else f"{figures} measured"
-    )
-    return f"code for {target.name} not run: its target file names no QEMU machine; {found}"
+def _why_unverified(target: Target, tools: Tools, mode: VerifyMode) -> Iterator[str]:
+    """Yield all reasons why the code does not run on the target's own core; none if it does, or need not."""
+    if target.why_unverified:
+        yield target.why_unverified
+    if mode == "host" or target.toolchain is None:
+        return
+    if missing := tools.missing_for_figures() if target.qemu is None else tools.missing_for_qemu():
+        yield missing
 
 
 def _host_side(job: _Job, folder: Path) -> RunResult:
@@ -216,7 +209,7 @@ def _judge(
     host_side: Future[RunResult] | None,
     board_side: Future[_Board] | None,
     steps: int,
-    skipped: str,
+    reasons: tuple[str, ...],
 ) -> VerifyReport:
     host = result_of(host_side) if host_side is not None else None
     if host is not None:
@@ -228,11 +221,13 @@ def _judge(
         error = _judge_board(job, board, figures, host, reference, error)
     run = host or board
     mode: Mode = "host" if board is None else "qemu"
+    ran = (*(["on this machine"] if host else []), *([f"in {_board_name(job.target)}"] if board else []))
+    unverified = Unverified("; ".join(reasons), ran) if reasons else None
     return VerifyReport(
         mode=mode,
         steps=steps,
         result="pass",
-        message=_message(job, host is not None, board is not None, error, skipped),
+        message=_message(job, host is not None, board is not None, error, unverified),
         losses=() if run is None else _step_losses(run, job.interface, job.samples, job.batch),
         stack_bytes=figures.stack.size_bytes if figures else None,
         stack_measured_bytes=board.stack_measured_bytes if board else None,
@@ -244,7 +239,8 @@ def _judge(
         counts=done.counts,
         file=job.file,
         comparisons=tuple(_comparisons(job, host is not None, board is not None, error)),
-        left_out=tuple(_left_out(job.file, skipped)),
+        left_out=tuple(_left_out(job.file)),
+        unverified=unverified,
     )
 
 
@@ -323,15 +319,13 @@ def _comparisons(job: _Job, host: bool, board: bool, error: float | None) -> Ite
         yield Comparison(there, "this machine", same)
 
 
-def _left_out(file: FileAgreement | None, skipped: str) -> Iterator[str]:
+def _left_out(file: FileAgreement | None) -> Iterator[str]:
     """Yield omitted comparisons, and why."""
     if file is not None and file.skipped:
         yield f"not compared with the file: {'; '.join(file.skipped)}"
-    if skipped:
-        yield skipped
 
 
-def _message(job: _Job, host: bool, board: bool, error: float | None, skipped: str) -> str:
+def _message(job: _Job, host: bool, board: bool, error: float | None, unverified: Unverified | None) -> str:
     """Return a message: what agrees, how closely, the verdict, and omitted checks."""
     file = job.file
     compared = file if file is not None and file.tensors and error is not None else None
@@ -345,7 +339,8 @@ def _message(job: _Job, host: bool, board: bool, error: float | None, skipped: s
     if error is not None:
         parts.append(f"{first} {found}")
     parts += [f"{name} bit-exact" for name in later]
-    return "   ".join([*parts, "PASS", *_left_out(file, skipped)])
+    where = [] if unverified is None else [unverified.text]
+    return "   ".join([*parts, "PASS", *_left_out(file), *where])
 
 
 def _closeness(file: FileAgreement, error: str = "max |err|") -> str:

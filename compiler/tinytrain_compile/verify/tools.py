@@ -42,8 +42,16 @@ class Tools:
 
     def missing_for_qemu(self) -> str:
         """Say `qemu-system-arm not found (apt-get install qemu-system-arm)`; "" if both cross tools are there."""
-        assert self.toolchain is not None, "only the tools of a target with a toolchain can run it in QEMU"
-        wanted = ((self.toolchain.compiler, self.cross_cc), (self.toolchain.emulator, self.qemu))
+        return self._missing(emulator=True)
+
+    def missing_for_figures(self) -> str:
+        """Say the same of the cross compiler alone, which measures flash and static stack."""
+        return self._missing(emulator=False)
+
+    def _missing(self, emulator: bool) -> str:
+        assert self.toolchain is not None, "only a target with a toolchain has such tools"
+        wanted = [(self.toolchain.compiler, self.cross_cc)]
+        wanted += [(self.toolchain.emulator, self.qemu)] if emulator else []
         missing = [program for program, path in wanted if path is None]
         names, packages = " and ".join(one.name for one in missing), " ".join(one.packages for one in missing)
         return f"{names} not found (apt-get install {packages})" if missing else ""

@@ -17,7 +17,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from tinytrain_compile.ir.summary import Summary
+from tinytrain_compile.ir.summary import NOT_ON_CORE, Summary
 from tinytrain_compile.ops.base import shown_name
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, analyse, work_of
 from tinytrain_compile.report.checks import losses_texts
@@ -75,6 +75,7 @@ def _page(summary: Summary) -> Mapping[str, Any]:
         "style_hash": page_hash(style),
         "script_hash": page_hash(script),
         "summary": summary,
+        "not_on_core": NOT_ON_CORE,
         "analysis": analysis,
         "plan": plan,
         "picture": picture,

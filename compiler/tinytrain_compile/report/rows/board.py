@@ -7,7 +7,7 @@ from typing import Any
 
 from tinytrain_compile.ir.buffers import PartRam, placed
 from tinytrain_compile.ir.summary import BoardUse, Summary
-from tinytrain_compile.report.layout import bytes_text, grouped, printable, share
+from tinytrain_compile.report.layout import bytes_text, grouped, share
 from tinytrain_compile.target.model import Board, BoardMemory
 
 
@@ -24,10 +24,8 @@ def board_pieces(summary: Summary) -> list[str]:
 
 
 def board_remarks(summary: Summary) -> list[str]:
-    """Tell where the code ran, and what of the board's file nobody has verified."""
-    unverified = _use(summary).board.unverified
-    more = [f"unverified: {printable(unverified)}"] if unverified else []
-    return [f"{_checked_on(summary)}; never on the board itself", *more]
+    """Tell where the code ran."""
+    return [f"{_checked_on(summary)}; never on the board itself"]
 
 
 def _use(summary: Summary) -> BoardUse:
@@ -38,7 +36,7 @@ def _use(summary: Summary) -> BoardUse:
 
 def _checked_on(summary: Summary) -> str:
     """Tell where the C of a board was run."""
-    where = {"qemu": f"QEMU's machine of the {_use(summary).core}", "host": "this machine"}.get(summary.verify.mode)
+    where = {"qemu": f"QEMU's machine of the {_use(summary).machine}", "host": "this machine"}.get(summary.verify.mode)
     return "not run" if where is None else f"run on {where}"
 
 
