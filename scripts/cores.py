@@ -1,0 +1,181 @@
+"""Print what a training step takes on every core that QEMU runs, as Markdown: from cores.json, or measured anew.
+
+    python scripts/cores.py                                     print the table of cores.json
+    python scripts/cores.py --measure                           measure all rows and write cores.json (half an hour)
+    python scripts/cores.py --measure --target riscv32-imac     one core's rows; --only mcunet one network's
+
+Every row is a compilation with `--count`: QEMU executes the step, and its bytes equal those of the same C on this
+machine, or the compilation fails. Rows of a network and format have one letter if their cores compute equal bytes:
+two steps on the same samples leave equal losses and equal checkpoints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from string import ascii_lowercase
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import numpy as np
+from numpy.typing import NDArray
+
+import tinytrain_compile as tt
+from testing.cores import RISCV, RUN
+from testing.places import ROOT, SHARED
+
+RECORD = Path(__file__).with_suffix(".json")
+CORES = tuple(target.name for target in (*RUN, *RISCV))
+EXAMPLES, MODELS = ROOT / "examples", SHARED / "models"
+SPEAKER = "nl+m1"
+STEPS = 2
+"""Steps whose bytes are compared; --count needs two."""
+FORMATS = {"int8": "int8", "fp32": "float32"}
+"""--quant -> name in the table."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """A row's model: its file in each format, the options of both, and samples (n, *input), (n,)."""
+
+    models: dict[str, Path]
+    options: dict[str, Any]
+    calib: Path | None
+    x: NDArray[Any]
+    y: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A network in one format on one core. digest: of the bytes that its steps leave."""
+
+    network: str
+    quant: str
+    core: str
+    instructions: int
+    flash_bytes: int
+    arena_bytes: int
+    stack_bytes: int
+    stack_measured_bytes: int
+    digest: str
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What it is found by."""
+        return self.network, self.quant, self.core
+
+
+def networks(folder: Path) -> dict[str, Network]:
+    """Return the networks of the table; files that are made for them are in the folder."""
+    digits, keywords = EXAMPLES / "digits", EXAMPLES / "keywords"
+    own, calib = folder / "own.npz", folder / "calib.npz"
+    command = [sys.executable, str(keywords / "speakers.py"), "--speaker", SPEAKER, "-o", str(own)]
+    subprocess.run([*command, "--calib", str(calib)], check=True, capture_output=True)
+    found = {
+        "digits": _example(digits / "digits.onnx", digits / "calib.npz", digits / "data.npz"),
+        "keywords": _example(keywords / "keywords.onnx", calib, own),
+    }
+    if MODELS.is_dir():
+        name = "mcunet-5fps-10c"
+        files = {"fp32": MODELS / f"{name}.onnx", "int8": MODELS / f"{name}-qdq.onnx"}
+        options = {"update": str(SHARED / "schemes" / "mcunet-5fps-49kb.toml"), "arena": "1MB"}
+        x = np.random.default_rng(0).uniform(-1, 1, (STEPS, 3, 128, 128)).astype(np.float32)
+        found["mcunet"] = Network(files, options, None, x, np.arange(STEPS, dtype=np.int32))
+    return found
+
+
+def _example(model: Path, calib: Path, data: Path) -> Network:
+    with np.load(data) as arrays:
+        return Network(
+            {"fp32": model, "int8": model}, {"update": "all"}, calib, arrays["x"][:STEPS], arrays["y"][:STEPS]
+        )
+
+
+def measure(name: str, network: Network, quant: str, core: str) -> Row:
+    """Compile, check and count in QEMU; then make the same steps by the C whose bytes QEMU computed."""
+    options = dict(network.options, quant=quant, verify="qemu", count=True, verify_steps=STEPS)
+    if quant == "int8" and network.calib is not None:
+        options["calib"] = network.calib
+    compiled = tt.compile(network.models[quant], target=core, **options)
+    report = compiled.report
+    if report["verify"]["mode"] != "qemu":
+        raise SystemExit(f"{core}: {report['verify']['message']}")
+    digest = hashlib.sha256()
+    with compiled.twin() as twin, tempfile.TemporaryDirectory() as folder:
+        for x, y in zip(network.x, network.y, strict=True):
+            digest.update(np.asarray(twin.train_step(x[None], y[None]), np.float32).tobytes())
+        twin.save(checkpoint := Path(folder) / "checkpoint.bin")
+        digest.update(checkpoint.read_bytes())
+    memory, flash = report["memory"], report["flash"]
+    return Row(
+        *(name, quant, core, report["work"]["train_step_instructions"]),
+        *(flash["code_bytes"] + flash["const_bytes"], memory["arena_bytes"]),
+        *(memory["stack_bytes"], memory["stack_measured_bytes"], digest.hexdigest()[:16]),
+    )
+
+
+def recorded() -> list[Row]:
+    """Return the rows of cores.json."""
+    return [Row(**row) for row in json.loads(RECORD.read_text(encoding="utf-8"))] if RECORD.is_file() else []
+
+
+def record(row: Row) -> None:
+    """Put a row into cores.json, in the order of networks, formats and cores."""
+    rows = {one.key: one for one in recorded()} | {row.key: row}
+    ordered = sorted(rows.values(), key=lambda one: (one.network, one.quant, CORES.index(one.core)))
+    RECORD.write_text(json.dumps([asdict(one) for one in ordered], indent=1) + "\n", encoding="utf-8")
+
+
+def tables(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield a table for each network: a line per core, both formats side by side."""
+    for network in dict.fromkeys(row.network for row in rows):
+        own = {(row.core, row.quant): row for row in rows if row.network == network}
+        letters = {
+            quant: list(dict.fromkeys(row.digest for row in own.values() if row.quant == quant)) for quant in FORMATS
+        }
+        head = " | ".join(f"{shown}: instructions | flash B | stack B | bytes" for shown in FORMATS.values())
+        yield from ("", f"| {network} | {head} |", f"|---|{'---|' * 4 * len(FORMATS)}")
+        for core in CORES:
+            found = [own.get((core, quant)) for quant in FORMATS]
+            if any(found):
+                cells = (_cells(row, letters) for row in found)
+                yield f"| `{core}` | {' | '.join(cells)} |"
+
+
+def _cells(row: Row | None, letters: dict[str, list[str]]) -> str:
+    if row is None:
+        return " | ".join(["not measured"] * 4)
+    letter = ascii_lowercase[letters[row.quant].index(row.digest)]
+    stack = f"{row.stack_bytes:,} / {row.stack_measured_bytes:,}"
+    return f"{row.instructions:,} | {row.flash_bytes:,} | {stack} | {letter}"
+
+
+def main() -> None:
+    """Print the stored table; with --measure, make its rows anew first."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--measure", action="store_true", help="compile, run in QEMU, and write cores.json")
+    parser.add_argument("--target", choices=CORES, help="only this core")
+    parser.add_argument("--only", choices=("digits", "keywords", "mcunet"), help="only this network")
+    parser.add_argument("--quant", choices=tuple(FORMATS), help="only this format")
+    asked = parser.parse_args()
+    if asked.measure:
+        with tempfile.TemporaryDirectory() as folder:
+            for core in (asked.target,) if asked.target else CORES:
+                for name, network in networks(Path(folder)).items():
+                    for quant in FORMATS:
+                        if asked.only in (None, name) and asked.quant in (None, quant):
+                            record(measure(name, network, quant, core))
+                            print(f"{core}, {name}, {quant}", file=sys.stderr, flush=True)
+    print("\n".join(tables(recorded())).lstrip())
+
+
+if __name__ == "__main__":
+    main()
