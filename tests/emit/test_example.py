@@ -24,6 +24,7 @@ from tests.quantize import lines, nets
 from tinytrain_compile.emit.example import MOST_LINES, example_paths
 from tinytrain_compile.ir.runtime_parts import NO_PARTS, PARTS, RuntimeParts
 from tinytrain_compile.ir.stages import SourceBundle
+from tinytrain_compile.target.model import BoardNames
 from tinytrain_compile.verify.build import write_files
 
 pytestmark = needs_gcc
@@ -74,7 +75,7 @@ def bundle_of(name: str) -> SourceBundle:
 def written(name: str, package: str | None, folder: Path) -> dict[str, str]:
     """The project and its example in a folder; returns the example alone."""
     bundle = bundle_of(name)
-    example = dict(bundle.example(package))
+    example = dict(bundle.example(package, BoardNames()))
     write_files(folder, {**bundle.files, **example})
     assert tuple(example) == example_paths(package, "net", trains=True)
     return example

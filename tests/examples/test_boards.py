@@ -23,6 +23,7 @@ from tinytrain_compile.emit.packages import PackageFacts, package_files
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.report.data import report_json
 from tinytrain_compile.target.loader import load_target
+from tinytrain_compile.target.model import BoardNames
 
 EXAMPLES = ROOT / "examples"
 PAGE = (ROOT / "docs" / "on-your-board.md").read_text()
@@ -135,7 +136,7 @@ def test_the_package_s_own_sketch_learns(package: str, project: Project, tmp_pat
 def test_the_output_s_own_program_learns(package: str | None, project: Project, tmp_path: Path) -> None:
     """By the commands that its first lines name."""
     facts, bundle = PackageFacts("digits", load_target("nucleo-f746zg")), project.bundle
-    flat = {**bundle.files, **bundle.example(None)}
+    flat = {**bundle.files, **bundle.example(None, BoardNames())}
     place = _write(package_files(package, bundle, facts) if package else flat, tmp_path / "digits")  # type: ignore[arg-type]
     (commands,) = re.findall(r"^ \* On a PC: (.*) \*/$", (place / "example" / "main.c").read_text(), re.MULTILINE)
     losses = [int(number) for number in re.findall(r"^loss (\d+) / 1000$", run("sh", "-ec", commands, cwd=place), re.M)]

@@ -43,9 +43,9 @@ def project() -> Project:
     return made
 
 
-def package(project: Project, kind: str, place: Path, title: str = "digits") -> Path:
+def package(project: Project, kind: str, place: Path, title: str = "digits", board: str = "nucleo-f746zg") -> Path:
     """A package in a folder of its own."""
-    facts = PackageFacts(title, load_target("nucleo-f746zg"))
+    facts = PackageFacts(title, load_target(board))
     for path, text in package_files(kind, project.bundle, facts).items():  # type: ignore[arg-type]
         (place / path).parent.mkdir(parents=True, exist_ok=True)
         (place / path).write_text(text)
@@ -98,6 +98,39 @@ def test_zephyrs_kconfig_and_module(project: Project, tmp_path: Path) -> None:
     assert module["name"] == "digits" and set(module) <= MODULE_KEYS and set(module["build"]) <= BUILD_KEYS
     assert (place / module["build"]["cmake"] / "CMakeLists.txt").is_file()
     assert (place / module["build"]["kconfig"]).is_file()
+
+
+NAMES = {
+    "ch32v307": ("ch32v", "ch32v", "board = ch32v307_evt", "ch32v307v_evt_r1", None),
+    "esp32-c3": ("esp32", "espressif32", "board = esp32-c3-devkitm-1", "esp32c3_devkitm", "esp32c3"),
+    "esp32-c6": ("esp32", "espressif32", "board = esp32-c6-devkitc-1", "esp32c6_devkitc/esp32c6/hpcore", "esp32c6"),
+    "esp32-p4": ("esp32", "espressif32", "board = esp32-p4", "esp32p4_function_ev_board/esp32p4/hpcore", "esp32p4"),
+    "esp32-s3": ("esp32", "espressif32", "board = esp32-s3-devkitc-1", "esp32s3_devkitc/esp32s3/procpu", "esp32s3"),
+    "gd32vf103": ("gd32v", "gd32v", "board = sipeed-longan-nano", "longan_nano", None),
+    "nucleo-f746zg": ("*", "*", None, "BOARD", None),
+    "rpi-pico2-riscv": (
+        *("rp2040", "raspberrypi", "board = rpipico2, board_build.mcu = rp2350-riscv"),
+        *("rpi_pico2/rp2350a/hazard3", None),
+    ),
+}
+"""Typed a second time: architecture of Arduino, PlatformIO's platform and board, Zephyr's board, chip of ESP-IDF."""
+
+
+@pytest.mark.parametrize("board", NAMES)
+def test_packages_call_a_board_what_its_systems_do(board: str, project: Project, tmp_path: Path) -> None:
+    architecture, platform, setting, zephyr, chip = NAMES[board]
+    arduino, platformio, module, component = (
+        package(project, kind, tmp_path / kind, board=board) for kind in ("arduino", "platformio", "zephyr", "esp-idf")
+    )
+    assert read_by_platformio(platformio / "library.json").get("platforms", ["*"]) == [platform]
+    assert f"architectures={architecture}\n" in (arduino / "library.properties").read_text()
+    sketch = (platformio / "examples" / "train_digits" / "train_digits.ino").read_text()
+    assert f"sketch: platform = {platform}, {setting}." in sketch if setting else "platform =" not in sketch
+    assert f"west build -b {zephyr} samples" in (module / "samples" / "train_digits" / "src" / "main.c").read_text()
+    manager = idf_manager.ManifestManager(str(component), "digits", upload_mode=True)
+    assert manager.is_valid and manager.load().targets == ([chip] if chip else [])
+    command = "idf.py -C examples/train_digits set-target " + f"{chip} build"
+    assert (command in (component / "examples" / "train_digits" / "main" / "main.c").read_text()) == bool(chip)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from testing.cores import RISCV, missing_tools
+from testing.images.arduino_rules import library_objects
 from testing.kernels.fuzz import check_on_board
 from testing.places import ROOT
 from testing.power import campaign
@@ -21,6 +22,7 @@ from tests.e2e.command import FILE, HERE, run
 from tests.e2e.marks import needs_qemu
 from tinytrain_compile.compilation import make_project
 from tinytrain_compile.driver.pipeline import Project
+from tinytrain_compile.emit.packages import Package, PackageFacts, package_files
 from tinytrain_compile.ir.runtime_parts import RuntimeParts
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.target.loader import load_target
@@ -154,6 +156,22 @@ def test_a_program_links_by_the_script_of_a_board(board: str, tmp_path: Path) ->
         arena = elf.get_section_by_name(".tt_sram")
         low = target.board.memories[0].region.origin + target.board.memories[0].reserve_bytes
         assert arena["sh_addr"] >= low and arena["sh_addr"] + arena["sh_size"] <= target.board.stack.region.end
+
+
+@pytest.mark.parametrize(
+    ("board", "kind", "machine"),
+    [
+        ("gd32vf103", "platformio", ("-march=rv32imc", "-mabi=ilp32")),  # of an ESP32-C3, which has no atomics
+        ("ch32v307", "zephyr", ("-march=rv32imafc", "-mabi=ilp32f")),
+    ],
+)
+def test_sources_of_a_package_compile(board: str, kind: Package, machine: tuple[str, ...], tmp_path: Path) -> None:
+    """With the flags of an IDE: -Os, all warnings as errors."""
+    target, made = load_target(board), project(board, "fp32", "last:2")
+    assert target.toolchain is not None
+    write_files(tmp_path, package_files(kind, made.bundle, PackageFacts("digits", target)))
+    flags = (*target.toolchain.compile_flags, *machine)
+    assert len(library_objects(tmp_path, tmp_path, target.toolchain.compiler.name, flags)) > 2
 
 
 MAIN = """#include "digits_board.h"

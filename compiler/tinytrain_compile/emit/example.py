@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tinytrain_compile.emit.part import PlanCode, Render
 from tinytrain_compile.emit.render import environment
+from tinytrain_compile.target.model import BoardNames
 
 MOST_LINES = 60
 """Largest number of lines of the example program."""
@@ -21,8 +22,8 @@ class _Place:
     """Place of the example in a package, and its form there.
 
     program: its path, beside which hardware.h is; {p} is the prefix, {does} is train or predict. how: the words that
-    tell how to build it. entry: the function that the system calls. sections: whether the project's link script places
-    memories. builds: path and template of each file that builds it.
+    tell how to build it, with the board's names if they are known. entry: the function that the system calls.
+    sections: whether the project's link script places memories. builds: path and template of each file that builds it.
     """
 
     program: str
@@ -52,10 +53,10 @@ _PLACES: Mapping[str | None, _Place] = {
         (("example/CMakeLists.txt", "cmake.txt.j2"),),
     ),
     "arduino": _SKETCH,
-    "platformio": _SKETCH,
+    "platformio": replace(_SKETCH, how="An Arduino sketch{platformio}."),
     "zephyr": _Place(
         "samples/{does}_{p}/src/main.c",
-        "Build: west build -b BOARD samples/{does}_{p}",
+        "Build: west build -b {zephyr} samples/{does}_{p}",
         builds=(
             ("samples/{does}_{p}/CMakeLists.txt", "zephyr.txt.j2"),
             ("samples/{does}_{p}/prj.conf", "prj.conf.j2"),
@@ -63,7 +64,7 @@ _PLACES: Mapping[str | None, _Place] = {
     ),
     "esp-idf": _Place(
         "examples/{does}_{p}/main/main.c",
-        "Build: idf.py -C examples/{does}_{p} build",
+        "Build: idf.py -C examples/{does}_{p}{esp_idf} build",
         "void app_main(void)",
         builds=(
             ("examples/{does}_{p}/CMakeLists.txt", "idf.txt.j2"),
@@ -74,14 +75,18 @@ _PLACES: Mapping[str | None, _Place] = {
 """Package -> its example, in the folder for examples by the system's documentation; None: output without a package."""
 
 
-def example_files(package: str | None, code: PlanCode, model: Mapping[str, Any], render: Render) -> dict[str, str]:
+def example_files(
+    package: str | None, board: BoardNames, code: PlanCode, model: Mapping[str, Any], render: Render
+) -> dict[str, str]:
     """Write the example of a package: path in the output folder -> text.
 
-    code: of the largest plan. model: values of the templates, as for the public header.
+    board: its names in the systems of packages. code: of the largest plan. model: values of the templates, as for the
+    public header.
     """
     place, trains = _PLACES[package], model["i"].trains
     names = _names(model["p"], trains)
-    values = {**model, **names, "place": place, "how": place.how.format(**names), **_sample(code, model)}
+    how = place.how.format(**names, **_named(board))
+    values = {**model, **names, "place": place, "how": how, **_sample(code, model)}
     texts = [
         _short(render("example/main.c.j2", values)),
         render("example/hardware.h.j2", values),
@@ -99,6 +104,15 @@ def example_paths(package: str | None, prefix: str, trains: bool) -> tuple[str, 
 
 def _names(prefix: str, trains: bool) -> dict[str, str]:
     return {"p": prefix, "does": "train" if trains else "predict"}
+
+
+def _named(board: BoardNames) -> dict[str, str]:
+    """Return the words of `how` that name the board."""
+    return {
+        "zephyr": board.zephyr or "BOARD",
+        "esp_idf": f" set-target {board.esp_idf}" if board.esp_idf else "",
+        "platformio": f": platform = {board.platform}, {board.platformio}" if board.platformio else "",
+    }
 
 
 def _short(text: str) -> str:

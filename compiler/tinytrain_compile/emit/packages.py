@@ -16,7 +16,7 @@ from tinytrain_compile.emit.board import LINK_SCRIPT, has_script
 from tinytrain_compile.emit.c_text import comment_text
 from tinytrain_compile.emit.render import environment
 from tinytrain_compile.ir.stages import SourceBundle
-from tinytrain_compile.target.model import Target
+from tinytrain_compile.target.model import BoardNames, Target
 
 Package = Literal["cmake", "platformio", "arduino", "zephyr", "esp-idf", "makefile"]
 
@@ -50,7 +50,7 @@ def package_files(kind: Package, bundle: SourceBundle, facts: PackageFacts) -> d
     for path, template in _TEMPLATES[kind].items():
         if path != "toolchain.cmake" or facts.target.toolchain is not None:
             files[path] = environment().get_template(f"packages/{template}.j2").render(values)
-    files |= bundle.example(kind)
+    files |= bundle.example(kind, values["names"])
     return files | {path: write(values) for path, write in _JSON.get(kind, {}).items()}
 
 
@@ -73,6 +73,7 @@ def _values(bundle: SourceBundle, facts: PackageFacts) -> dict[str, Any]:
         "small_sources": [f"{SOURCES}{name}" for name in bundle.small],
         "flags": " ".join(FLAGS),
         "target": target,
+        "names": BoardNames() if target.board is None else target.board.names,
         "machine": " ".join(target.gcc_flags),
         "tool": "..." if target.toolchain is None else target.toolchain.prefix,
         "link_script": LINK_SCRIPT if has_script(target) else "",
@@ -86,7 +87,7 @@ def _library_json(values: Mapping[str, Any]) -> str:
         "version": values["semver"],
         "description": f"{values['does']} {values['title']} on the device.",
         "frameworks": "*",
-        "platforms": "*",
+        "platforms": values["names"].platform or "*",
         "headers": f"{values['p']}_train.h",
         "build": {"srcDir": "src", "includeDir": "src", "flags": list(FLAGS)},
         "export": {"exclude": ["verify", "report.html"]},

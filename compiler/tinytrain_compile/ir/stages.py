@@ -12,6 +12,7 @@ from tinytrain_compile.ir.activations import KeptActivation, LowRank
 from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.loss_terms import MEAN_OF_SAMPLES, LossTerms
 from tinytrain_compile.ir.types import Array, FileFormat, Graph, Node, Quant, Value
+from tinytrain_compile.target.model import BoardNames
 
 # ---- sparse -> training ---------------------------------------------------------------------------------------------
 
@@ -472,8 +473,8 @@ class SourceBundle:
 
     external: C files of the user (--kernels), compiled without our warnings. smaller: interfaces of smaller plans, by
     size, if there are several.
-    parts: of a step that can be computed in slices. example: writes the example of a package, None for the flat output:
-    path in the output folder -> text. No build of the project compiles it.
+    parts: of a step that can be computed in slices. example: writes the example of a package, None for the flat output,
+    with the board's names there: path in the output folder -> text. No build of the project compiles it.
     """
 
     files: Mapping[str, str]
@@ -482,7 +483,7 @@ class SourceBundle:
     external: tuple[str, ...] = ()
     smaller: tuple[Interface, ...] = ()
     parts: tuple[StepPart, ...] = ()
-    example: Callable[[str | None], Mapping[str, str]] = lambda _package: {}
+    example: Callable[[str | None, BoardNames], Mapping[str, str]] = lambda _package, _board: {}
 
 
 # ---- verify -> report -----------------------------------------------------------------------------------------------

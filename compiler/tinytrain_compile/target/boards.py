@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import pairwise
 
 from tinytrain_compile.files.user_file import Table
-from tinytrain_compile.target.model import LEAST_BYTES, MOST_MHZ, Board, BoardMemory, Core, MemoryBank, Region, Target
+from tinytrain_compile.target.model import (
+    LEAST_BYTES,
+    MOST_MHZ,
+    Board,
+    BoardMemory,
+    BoardNames,
+    Core,
+    MemoryBank,
+    Region,
+    Target,
+)
 
 CORE_KEY = "core_target"
 """The key that is in a board's file but not in a core's."""
@@ -31,6 +41,7 @@ def board_target(root: Table, core: Target) -> Target:
         memories=memories,
         sources=root.texts("sources"),
         unverified=root.text("unverified") if root.has("unverified") else "",
+        names=_names(root.table("names")) if root.has("names") else BoardNames(),
     )
     name, summary = root.text("name"), root.text("summary")
     root.finish()
@@ -102,6 +113,16 @@ def _memory(table: Table) -> tuple[BoardMemory, MemoryBank]:
     )
     table.finish()
     return memory, bank
+
+
+def _names(table: Table) -> BoardNames:
+    """Return what build systems call the board. They go into commands and comments."""
+    found = {field.name: table.text(field.name) for field in fields(BoardNames) if table.has(field.name)}
+    table.finish()
+    for key, name in found.items():
+        if not re.fullmatch(r"\w[\w./=, -]*", name, re.ASCII):
+            raise table.error(key, "may hold letters, digits, spaces and ./_=,- only")
+    return BoardNames(**found)
 
 
 def _flash(table: Table) -> tuple[Region, int]:

@@ -174,6 +174,21 @@ class BoardMemory:
 
 
 @dataclass(frozen=True)
+class BoardNames:
+    """What build systems call a board; "" if unknown.
+
+    arduino: the architecture of its core. platform: PlatformIO's; platformio: the board's settings there. zephyr: the
+    board target of west. esp_idf: the chip.
+    """
+
+    arduino: str = ""
+    platform: str = ""
+    platformio: str = ""
+    zephyr: str = ""
+    esp_idf: str = ""
+
+
+@dataclass(frozen=True)
 class Board:
     """A real board and its memories. The first memory holds the arena.
 
@@ -187,6 +202,7 @@ class Board:
     memories: tuple[BoardMemory, ...]
     sources: tuple[str, ...]
     unverified: str = ""
+    names: BoardNames = BoardNames()
 
     @property
     def stack(self) -> BoardMemory:

@@ -16,7 +16,7 @@ from tinytrain_compile.files.user_file import read_text
 from tinytrain_compile.ir.stages import Samples, SourceBundle, TrainGraph
 from tinytrain_compile.options.compile_options import OF_THE_MODEL, OPTIONS, CompileOptions
 from tinytrain_compile.target.loader import list_targets
-from tinytrain_compile.target.model import Target
+from tinytrain_compile.target.model import BoardNames, Target
 
 REPORT = "report.json"
 _RECORDED = OF_THE_MODEL - {"data", "gains", "pareto", "target", "batch", "accumulate", "activations", "rank_error"}
@@ -102,7 +102,7 @@ def expected_files(options: CompileOptions) -> tuple[str, ...]:
 def project_files(bundle: SourceBundle, options: CompileOptions, target: Target) -> Mapping[str, str]:
     """Return the C project in the form that is asked for: path in the output folder -> text."""
     if options.package is None:
-        return {**bundle.files, **bundle.example(None)}
+        return {**bundle.files, **bundle.example(None, BoardNames())}
     return package_files(options.package, bundle, PackageFacts(options.model.stem, target))
 
 
