@@ -1,6 +1,7 @@
 """Print what a training step takes on every core that QEMU runs, as Markdown: from cores.json, or measured anew.
 
-    python scripts/cores.py                                     print the table of cores.json
+    python scripts/cores.py                                     print the tables of cores.json
+    python scripts/cores.py --agree                             print which cores compute equal bytes
     python scripts/cores.py --measure                           measure all rows and write cores.json (half an hour)
     python scripts/cores.py --measure --target riscv32-imac     one core's rows; --only mcunet one network's
 
@@ -31,6 +32,7 @@ from numpy.typing import NDArray
 import tinytrain_compile as tt
 from testing.cores import RISCV, RUN
 from testing.places import ROOT, SHARED
+from tinytrain_compile.target.loader import list_targets, load_target
 
 RECORD = Path(__file__).with_suffix(".json")
 CORES = tuple(target.name for target in (*RUN, *RISCV))
@@ -38,6 +40,12 @@ EXAMPLES, MODELS = ROOT / "examples", SHARED / "models"
 SPEAKER = "nl+m1"
 STEPS = 2
 """Steps whose bytes are compared; --count needs two."""
+ARITHMETICS = {
+    (True, False): "products fused",
+    (True, True): "products fused, on vectors",
+    (False, False): "products rounded",
+}
+"""Name of a float32 arithmetic by features of a target: fma, and mve_float (sums of four lanes, no denormals)."""
 FORMATS = {"int8": "int8", "fp32": "float32"}
 """--quant -> name in the table."""
 
@@ -135,13 +143,13 @@ def record(row: Row) -> None:
 
 
 def tables(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield a table for each network: a line per core, both formats side by side."""
+    """Yield a table for each network: a line per core, both formats side by side. Letters are of equal digests."""
     for network in dict.fromkeys(row.network for row in rows):
         own = {(row.core, row.quant): row for row in rows if row.network == network}
         letters = {
             quant: list(dict.fromkeys(row.digest for row in own.values() if row.quant == quant)) for quant in FORMATS
         }
-        head = " | ".join(f"{shown}: instructions | flash B | stack B | bytes" for shown in FORMATS.values())
+        head = " | ".join(f"{shown}: instructions | flash, B | stack, B | bytes" for shown in FORMATS.values())
         yield from ("", f"| {network} | {head} |", f"|---|{'---|' * 4 * len(FORMATS)}")
         for core in CORES:
             found = [own.get((core, quant)) for quant in FORMATS]
@@ -158,13 +166,29 @@ def _cells(row: Row | None, letters: dict[str, list[str]]) -> str:
     return f"{row.instructions:,} | {row.flash_bytes:,} | {stack} | {letter}"
 
 
+def agreement(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield a table of the arithmetics by the features of target files. SystemExit if a row contradicts it."""
+    groups: dict[str, list[str]] = {name: [] for name in ARITHMETICS.values()}
+    for name in list_targets():
+        features = load_target(name).features
+        groups[ARITHMETICS[features.fma, features.mve_float]].append(name)
+    yield from ("| arithmetic | cores with equal bytes |", "|---|---|", "| int8 | all |")
+    yield from (f"| float32, {arithmetic} | `{'`, `'.join(names)}` |" for arithmetic, names in groups.items())
+    for network, quant in dict.fromkeys((row.network, row.quant) for row in rows):
+        for names in [list(CORES)] if quant == "int8" else groups.values():
+            own = [row for row in rows if (row.network, row.quant) == (network, quant) and row.core in names]
+            if len({row.digest for row in own}) > 1:
+                raise SystemExit(f"{network}, {quant}: bytes differ among {', '.join(row.core for row in own)}")
+
+
 def main() -> None:
-    """Print the stored table; with --measure, make its rows anew first."""
+    """Print the stored tables; with --measure, make their rows anew first."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--measure", action="store_true", help="compile, run in QEMU, and write cores.json")
     parser.add_argument("--target", choices=CORES, help="only this core")
     parser.add_argument("--only", choices=("digits", "keywords", "mcunet"), help="only this network")
     parser.add_argument("--quant", choices=tuple(FORMATS), help="only this format")
+    parser.add_argument("--agree", action="store_true", help="print which cores agree instead")
     asked = parser.parse_args()
     if asked.measure:
         with tempfile.TemporaryDirectory() as folder:
@@ -174,7 +198,7 @@ def main() -> None:
                         if asked.only in (None, name) and asked.quant in (None, quant):
                             record(measure(name, network, quant, core))
                             print(f"{core}, {name}, {quant}", file=sys.stderr, flush=True)
-    print("\n".join(tables(recorded())).lstrip())
+    print("\n".join((agreement if asked.agree else tables)(recorded())).lstrip())
 
 
 if __name__ == "__main__":

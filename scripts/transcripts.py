@@ -46,6 +46,7 @@ PAGES = (
     "docs/checkpoint-format.md",
     "docs/external-kernels.md",
     "docs/cycles.md",
+    "docs/equal-bytes.md",
     "docs/fitting.md",
     "docs/finetune.md",
     "docs/first-hour.md",
