@@ -5,9 +5,9 @@
     python scripts/cores.py --measure                           measure all rows and write cores.json (half an hour)
     python scripts/cores.py --measure --target riscv32-imac     one core's rows; --only mcunet one network's
 
-Every row is a compilation with `--count`: QEMU executes the step, and its bytes equal those of the same C on this
-machine, or the compilation fails. Rows of a network and format have one letter if their cores compute equal bytes:
-two steps on the same samples leave equal losses and equal checkpoints.
+Every row is a compilation with `--count`: QEMU makes two steps on samples of the network, and its bytes equal those of
+the same C on this machine, or the compilation fails. Rows of a network and format have one letter if their cores
+compute equal bytes: these two steps leave equal losses and equal checkpoints.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
-from numpy.typing import NDArray
 
 import tinytrain_compile as tt
 from testing.cores import RISCV, RUN
@@ -52,13 +51,12 @@ FORMATS = {"int8": "int8", "fp32": "float32"}
 
 @dataclass(frozen=True)
 class Network:
-    """A row's model: its file in each format, the options of both, and samples (n, *input), (n,)."""
+    """A row's model: its file in each format, the options of both, samples for int8's ranges, and to train on."""
 
     models: dict[str, Path]
     options: dict[str, Any]
     calib: Path | None
-    x: NDArray[Any]
-    y: NDArray[Any]
+    data: Path
 
 
 @dataclass(frozen=True)
@@ -84,32 +82,30 @@ class Row:
 def networks(folder: Path) -> dict[str, Network]:
     """Return the networks of the table; files that are made for them are in the folder."""
     digits, keywords = EXAMPLES / "digits", EXAMPLES / "keywords"
-    own, calib = folder / "own.npz", folder / "calib.npz"
+    own, calib, all_layers = folder / "own.npz", folder / "calib.npz", {"update": "all"}
     command = [sys.executable, str(keywords / "speakers.py"), "--speaker", SPEAKER, "-o", str(own)]
     subprocess.run([*command, "--calib", str(calib)], check=True, capture_output=True)
     found = {
-        "digits": _example(digits / "digits.onnx", digits / "calib.npz", digits / "data.npz"),
-        "keywords": _example(keywords / "keywords.onnx", calib, own),
+        "digits": Network(_both(digits / "digits.onnx"), all_layers, digits / "calib.npz", digits / "data.npz"),
+        "keywords": Network(_both(keywords / "keywords.onnx"), all_layers, calib, own),
     }
     if MODELS.is_dir():
         name = "mcunet-5fps-10c"
         files = {"fp32": MODELS / f"{name}.onnx", "int8": MODELS / f"{name}-qdq.onnx"}
         options = {"update": str(SHARED / "schemes" / "mcunet-5fps-49kb.toml"), "arena": "1MB"}
         x = np.random.default_rng(0).uniform(-1, 1, (STEPS, 3, 128, 128)).astype(np.float32)
-        found["mcunet"] = Network(files, options, None, x, np.arange(STEPS, dtype=np.int32))
+        np.savez(folder / "mcunet.npz", x=x, y=np.arange(STEPS, dtype=np.int32))
+        found["mcunet"] = Network(files, options, None, folder / "mcunet.npz")
     return found
 
 
-def _example(model: Path, calib: Path, data: Path) -> Network:
-    with np.load(data) as arrays:
-        return Network(
-            {"fp32": model, "int8": model}, {"update": "all"}, calib, arrays["x"][:STEPS], arrays["y"][:STEPS]
-        )
+def _both(model: Path) -> dict[str, Path]:
+    return dict.fromkeys(FORMATS, model)
 
 
 def measure(name: str, network: Network, quant: str, core: str) -> Row:
-    """Compile, check and count in QEMU; then make the same steps by the C whose bytes QEMU computed."""
-    options = dict(network.options, quant=quant, verify="qemu", count=True, verify_steps=STEPS)
+    """Compile, check and count in QEMU; then make the same steps by the C whose bytes QEMU computed, for a digest."""
+    options = dict(network.options, quant=quant, verify="qemu", count=True, verify_steps=STEPS, data=network.data)
     if quant == "int8" and network.calib is not None:
         options["calib"] = network.calib
     compiled = tt.compile(network.models[quant], target=core, **options)
@@ -117,8 +113,8 @@ def measure(name: str, network: Network, quant: str, core: str) -> Row:
     if report["verify"]["mode"] != "qemu":
         raise SystemExit(f"{core}: {report['verify']['message']}")
     digest = hashlib.sha256()
-    with compiled.twin() as twin, tempfile.TemporaryDirectory() as folder:
-        for x, y in zip(network.x, network.y, strict=True):
+    with np.load(network.data) as data, compiled.twin() as twin, tempfile.TemporaryDirectory() as folder:
+        for x, y in zip(data["x"][:STEPS], data["y"][:STEPS], strict=True):
             digest.update(np.asarray(twin.train_step(x[None], y[None]), np.float32).tobytes())
         twin.save(checkpoint := Path(folder) / "checkpoint.bin")
         digest.update(checkpoint.read_bytes())
@@ -139,7 +135,8 @@ def record(row: Row) -> None:
     """Put a row into cores.json, in the order of networks, formats and cores."""
     rows = {one.key: one for one in recorded()} | {row.key: row}
     ordered = sorted(rows.values(), key=lambda one: (one.network, one.quant, CORES.index(one.core)))
-    RECORD.write_text(json.dumps([asdict(one) for one in ordered], indent=1) + "\n", encoding="utf-8")
+    lines = ",\n".join(json.dumps(asdict(one)) for one in ordered)
+    RECORD.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
 
 def tables(rows: Sequence[Row]) -> Iterator[str]:
