@@ -9,6 +9,8 @@
  *                     a frame pointer; with GCC these files are compiled without one, whatever the others are
  *   TT_HAS_THUMB2     shifted operands: all but Cortex-M0, M0+ and M1
  *   TT_HAS_MULH       the upper word of a product in one instruction, and none that shifts with a carry: RISC-V
+ *   TT_HAS_EXACT_FMA  sums of integers below 2^24 as float32, of which a product and an addition are one instruction: RISC-V
+ *                     with an FPU
  *   TT_HAS_THUMB1     assembly for Armv6-M: not for -Os, where GCC has too few registers left
  *   TT_HAS_MVE        Helium on integers; TT_HAS_MVE_FLOAT: on float32
  *   TT_HAS_FPU        in one instruction each, which rounds as all floats here do, to nearest (FPSCR): square roots, float32
@@ -110,6 +112,19 @@
 #define TT_HAS_MVE_FLOAT 1
 #else
 #define TT_HAS_MVE_FLOAT 0
+#endif
+#endif
+
+/* RISC-V: ordering instructions before there are registers for them takes more registers than there are. */
+#if defined(__riscv) && defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("no-schedule-insns")
+#endif
+
+#ifndef TT_HAS_EXACT_FMA
+#if defined(__riscv_flen) && defined(__GNUC__) && defined(__OPTIMIZE__)
+#define TT_HAS_EXACT_FMA 1
+#else
+#define TT_HAS_EXACT_FMA 0
 #endif
 #endif
 

@@ -234,7 +234,7 @@ static inline int8_t tt_kept_move(int32_t weight, int32_t gradient, int32_t mult
         int32_t move = (int32_t)(((int64_t)lifted * multiplier) >> 32);
 #if TT_HAS_MULH
         move = ((move >> (down - 1)) + 1) >> 1;
-        moved = (weight * 256 + noise - move) >> 8;
+        moved = weight + ((noise - move) >> 8);
         if (!TT_LIKELY((uint32_t)(moved + limit) <= 2u * (uint32_t)limit)) {
             moved = tt_clamp(moved, -limit, limit);
         }

@@ -24,14 +24,15 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
-from testing.cores import NAMES
+from testing.cores import NAMES, RISCV, missing_tools
 from testing.cores import VECTORS as VECTOR_CORES
 from testing.kernels.boards import measure
 from testing.kernels.by_row_blocks import by_row_blocks
 from testing.kernels.float_fuzz import FLOATS, check_floats_on_board, check_floats_on_host
 from testing.kernels.fuzz import INTEGERS, POOLS, check_on_board, check_rows_on_board, fuzz_cases, row_cases
-from testing.kernels.sanitised import SCALAR, run_sanitised
+from testing.kernels.sanitised import LARGE_TILES, SCALAR, run_sanitised
 from testing.kernels.sanitised import VECTORS as FEATURES
+from testing.ops.case_tiles import TILED, tiled_cases
 from testing.ops.case_vectors import VECTORS, vector_cases
 from testing.places import ROOT
 
@@ -66,6 +67,20 @@ def check_vectors(count: int, first: int, ops: Sequence[str] = ALL) -> int:
     return len(cases)
 
 
+def check_tiles(count: int, first: int, ops: Sequence[str] = ALL) -> int:
+    """The same of cases that have tiles of four by four, on the host and on RISC-V if its tools are installed."""
+    cases = [case for op in TILED if op in ops for case in tiled_cases(op, count, first)]
+    if not cases:
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        run_sanitised(cases, Path(folder), context=LARGE_TILES)
+    for target in (core.name for core in RISCV if not missing_tools(core)):
+        for case, found in zip(cases, measure(cases, target), strict=True):
+            if not found.equal:
+                raise AssertionError(f"{target}: {case}")
+    return len(cases)
+
+
 def check_rows(count: int, first: int, ops: Sequence[str] = ALL) -> int:
     """Kernels of a few rows on the host, scalar and on vectors."""
     done = 0
@@ -92,6 +107,7 @@ def checks_of(chosen: Sequence[str]) -> dict[str, Callable[[int, int], int]]:
     checks: dict[str, Callable[[int, int], int]] = {
         "host, sanitised": partial(check_on_host, ops=ops),
         f"vectors, host, sanitised, and {', '.join(VECTOR_CORES)}": partial(check_vectors, ops=chosen),
+        f"large tiles, host, sanitised, and {', '.join(core.name for core in RISCV)}": partial(check_tiles, ops=ops),
         "a few rows, host, sanitised": partial(check_rows, ops=ops),
     }
     for target in NAMES:

@@ -22,6 +22,8 @@ FLAGS = ("-std=c11", "-O0", "-g1", "-fsanitize=address,undefined", "-fno-sanitiz
 Make = Callable[[Node, str, KernelContext], tuple[Kernel, int]]
 """(node, name, context) -> its kernel, bytes of scratch"""
 SCALAR, VECTORS = KernelContext(), KernelContext(InstructionSet(int_vectors=True))
+LARGE_TILES = KernelContext(InstructionSet(dsp=False, gpr=28))
+"""Sixteen sums of integers at a time, as on RISC-V."""
 HEAD = """#include "tt_float_pairs.h"
 #include "tt_pool.h"
 #include "tt_mve_conv.h"
@@ -31,6 +33,7 @@ HEAD = """#include "tt_float_pairs.h"
 #include "tt_mve_pool.h"
 #include "tt_dense.h"
 #include "tt_conv.h"
+#include "tt_large_tiles.h"
 #include "tt_errors.h"
 #include "tt_depthwise.h"
 #include "tt_dense_momentum.h"

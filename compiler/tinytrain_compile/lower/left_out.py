@@ -19,6 +19,8 @@ _END, _KEEP, _SUM = "tt_rescaled_error", 1, 2
 """Helper that makes an error from a sum; positions of its operands: whether the error is kept, and the sum."""
 _SUMS = ("tt_dot2", "tt_dot4", "tt_dot_2x2", "tt_dot_windows")
 """Helpers that return sums and have no other effect."""
+LARGE_TILE, _ROW = "tt_dot_4x4", 3
+"""Helper that sums over several rows of taps; position of its operand for the row in which it begins."""
 _BYTES = 4
 """Bytes of a word."""
 
@@ -41,15 +43,32 @@ def without_border(loop: tirx.For) -> Stmt:
     if place is None:
         return loop.body
     low, high, pitch = (int(str(loop.annotations[name])) for name in INSIDE)
+    row = _row(place, pitch)
+    return loop.body if row is None else tirx.IfThenElse(tirx.And(row >= low, row < high), loop.body, None)
+
+
+def _row(place: ir.Expr, pitch: int) -> ir.Expr | None:
+    """Return the row of an element in rows of `pitch` elements; None if its place is no linear expression."""
     own = sorted(variables(place), key=str)
     found = sym.detect_linear_equation(place, own)
     numbers = [int(factor) for factor in found if isinstance(factor, tirx.IntImm)]
     if not numbers or len(numbers) < len(found):
-        return loop.body
+        return None
     row: ir.Expr = tirx.const(numbers[-1] // pitch, "int32")  # the rest is a place within a row
     for factor, var in zip(numbers[:-1], own, strict=True):
         row = row + var * (factor // pitch) if factor % pitch == 0 else row
-    return tirx.IfThenElse(tirx.And(row >= low, row < high), loop.body, None)
+    return row
+
+
+def told_row(call: ir.Call) -> list[ir.Expr]:
+    """Return the operands of a helper; tt_dot_4x4 is told the row in which it begins, if some rows are 0."""
+    operands = list(call.args[1:])
+    if helper_name(call) != LARGE_TILE:
+        return operands
+    low, high, rows, _, _, pitch = (int(number) for number in operands[_ROW + 1 : _ROW + 7])
+    image = operands[1]
+    row = _row(addressed(image).indices[0], pitch) if isinstance(image, ir.Call) and (low, high) != (0, rows) else None
+    return operands if row is None else [*operands[:_ROW], row, *operands[_ROW + 1 :]]
 
 
 def _first_operand(node: Tir) -> ir.Expr | None:

@@ -43,6 +43,7 @@ WRITES_FIRST = {
     "tt_dot_direct_4x1": 4,
     "tt_dot_columns_1x4": 4,
     "tt_dot_windows": 4,
+    "tt_dot_4x4": 1,
     "tt_dot8_x4": 4,
     "tt_dot16_x4": 4,
     "tt_copy8": 1,
@@ -81,6 +82,7 @@ WRITES_FIRST = {
     "tt_depthwise8_error_rows": 3,
     "tt_conv8_error": 3,
     "tt_windows_error": 3,
+    "tt_windows_error4": 3,
     "tt_depthwise_error": 2,
     "tt_depthwise_error_x4": 2,
     "tt_depthwise_error3": 2,
@@ -95,6 +97,9 @@ WRITES_FIRST = {
 WORDS = 3
 """Words of a channel: bias, factor and shift."""
 
+ARRAY = "local.array"
+"""Scope of a stage that is a small array on the stack; those of scope "local" are variables, others are in scratch."""
+
 Index = Expr | int
 At = Callable[..., tuple[Index, ...]]
 """Loop variables -> index of an element."""
@@ -102,12 +107,12 @@ At = Callable[..., tuple[Index, ...]]
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor that an intrinsic reads or writes; strides: in elements, if it is not dense; local: in registers."""
+    """A tensor that an intrinsic reads or writes; strides: in elements, if it is not dense; scope: see ARRAY."""
 
     shape: tuple[int, ...]
     dtype: str = "int32"
     strides: tuple[int, ...] | None = None
-    local: bool = False
+    scope: str = "global"
 
     @property
     def places(self) -> list[tuple[int, ...]]:
@@ -116,11 +121,12 @@ class Operand:
 
     def declared(self) -> Buffer:
         """Return the parameter for the operand, at any offset in memory."""
-        scope = "local" if self.local else "global"
-        return builder.buffer(self.shape, self.dtype, strides=self.strides, scope=scope, offset_factor=1, layout=None)
+        return builder.buffer(
+            self.shape, self.dtype, strides=self.strides, scope=self.scope, offset_factor=1, layout=None
+        )
 
 
-def _first(buffer: Buffer) -> Expr:
+def first_of(buffer: Buffer) -> Expr:
     """Return the address of the first element."""
     return address_of(buffer[(0,) * len(buffer.shape)])
 
@@ -130,7 +136,7 @@ def _several(variables: Sequence[Var] | Var) -> list[Var]:
     return [variables] if isinstance(variables, Var) else list(variables)
 
 
-def _define(
+def define(
     name: str,
     operands: Mapping[str, Operand],
     loops: str,
@@ -202,7 +208,7 @@ def _sums(
     The helper gets the addresses of four sums, or the value of one, which it returns; then the addresses of the
     factors, and numbers. reduced_first: the loops along the sums are inside. TVM drops loops of one turn.
     """
-    result, single = Operand(sums, local=True), sums == (1,)
+    result, single = Operand(sums, scope="local"), sums == (1,)
     along = tuple(extent for extent in sums if extent > 1)
     operands = {name: factor.operand for name, factor in zip("ab", factors, strict=False)}
 
@@ -216,12 +222,12 @@ def _sums(
     def call(*buffers: Buffer) -> Expr:
         *values, acc = buffers
         held = [acc[(0,)]] if single else [address_of(acc[place]) for place in result.places]
-        return call_extern("int32", helper, *held, *map(_first, values), *numbers)
+        return call_extern("int32", helper, *held, *map(first_of, values), *numbers)
 
     loops, extents = "S" * len(along) + "R" * len(reduced), (*along, *reduced)
     if reduced_first:
         loops, extents = "R" * len(reduced) + "S" * len(along), (*reduced, *along)
-    return _define(name, operands | {"c": result}, loops, extents, element, call, accumulates=True, stores=single)
+    return define(name, operands | {"c": result}, loops, extents, element, call, accumulates=True, stores=single)
 
 
 def _four(s: Index, k: Index, h: Index) -> Index:
@@ -346,12 +352,12 @@ def _copy(
     numbers."""
 
     def call(x: Buffer, d: Buffer) -> Expr:
-        return call_extern("int32", helper, _first(d), _first(x), *numbers)
+        return call_extern("int32", helper, first_of(d), first_of(x), *numbers)
 
     def element(x: Buffer, _d: Buffer, *index: Expr) -> tuple[Sequence[Index], Expr]:
         return index, value(x[at(*index)])
 
-    return _define(name, {"x": source, "d": target}, "S" * len(target.shape), target.shape, element, call)
+    return define(name, {"x": source, "d": target}, "S" * len(target.shape), target.shape, element, call)
 
 
 def _widened(offset: int) -> Callable[[Expr], Expr]:
@@ -428,12 +434,12 @@ def _ends(name: str, words: Operand, of: At, result: Operand, to: At, zero: int,
         own = [e[of(j, word)] for word in range(WORDS)]
         return to(i, j), call_extern("int8", "tt_requantise8_kept", c[i, j], *own, zero, -128, 127)
 
-    sums = Operand((2, 2), local=True)
+    sums = Operand((2, 2), scope="local")
 
     def by_helper(c: Buffer, e: Buffer, y: Buffer) -> Expr:
-        return call(_first(y), e, *(c[place] for place in sums.places))
+        return call(first_of(y), e, *(c[place] for place in sums.places))
 
-    return _define(name, {"c": sums, "e": words, "y": result}, "SS", (2, 2), element, by_helper)
+    return define(name, {"c": sums, "e": words, "y": result}, "SS", (2, 2), element, by_helper)
 
 
 @cache
@@ -441,7 +447,7 @@ def ends_2x2(zero: int, pitch: int) -> str:
     """Name out[i, j] = tt_requantise8_kept(sum[i, j], numbers of channel j, ..); pitch: of a pixel."""
 
     def call(y: Expr, e: Buffer, *sums: Expr) -> Expr:
-        return call_extern("int32", "tt_ends_2x2", y, _first(e), *sums, pitch, zero)
+        return call_extern("int32", "tt_ends_2x2", y, first_of(e), *sums, pitch, zero)
 
     words, result = Operand((2, WORDS)), Operand((2, 2), "int8", (pitch, 1))
     return _ends(f"tt_ends_2x2_{zero}_{pitch}", words, lambda j, k: (j, k), result, lambda i, j: (i, j), zero, call)

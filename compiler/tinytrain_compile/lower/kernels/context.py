@@ -8,6 +8,8 @@ from tinytrain_compile.target.model import Features
 
 LOW_REGISTERS = 8
 """Registers that most instructions of Armv6-M reach."""
+MANY_REGISTERS = 26
+"""Registers for sixteen sums, five operands, two pointers and their ends (tt_dot_4x4)."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,11 @@ class KernelContext:
     def integer_tile(self) -> tuple[int, int]:
         """Register tile (rows, columns) of integer products: 4 sums, 4 operands and 4 pointers fill a Cortex-M."""
         return (2, 2)
+
+    @property
+    def has_large_tiles(self) -> bool:
+        """True if integer products take sixteen sums at a time, and one operand as it lies in memory (tt_dot_4x4)."""
+        return self.isa.gpr >= MANY_REGISTERS and not self.isa.dsp and not self.style.small
 
     def widens(self, one_call: bool, zeros: bool) -> bool:
         """Tell whether sums of k x k gradients are over operands widened in scratch, which need no border tests.

@@ -16,7 +16,7 @@ from tvm import ir, tirx
 from tvm.tirx import Buffer, PrimFunc, Stmt
 
 from tinytrain_compile.lower.intrinsics import tensor as instructions
-from tinytrain_compile.lower.left_out import kept_sums, without_border
+from tinytrain_compile.lower.left_out import kept_sums, told_row, without_border
 from tinytrain_compile.lower.names import LoopNames
 from tinytrain_compile.lower.printing.c_text import (
     ATOM,
@@ -171,7 +171,8 @@ class Printer:
                 self._addressed.add(root)
 
     def _is_scratch(self, buffer: Buffer) -> bool:
-        return buffer in self._dynamic or elements(buffer) > _SCALAR_LIMIT
+        many = buffer in self._dynamic or elements(buffer) > _SCALAR_LIMIT
+        return many and buffer.scope() != instructions.ARRAY
 
     @property
     def addressed(self) -> set[int]:
@@ -302,6 +303,8 @@ class Printer:
         if self._is_scratch(buffer):
             self._names[buffer] = self.scratch.named(str(buffer.name))
             return []
+        if buffer.scope() == instructions.ARRAY:
+            return [Line(f"{C_TYPES[str(buffer.dtype)]} {self._name(buffer)}[{elements(buffer)}];")]
         self._scalars[buffer] = True
         # Only elements that are used: the peeled end of a tile has a part of them.
         names = [self._register(buffer, i) for i in sorted(self._constant_indices(buffer))]
@@ -427,7 +430,7 @@ class Printer:
             element = self._expr(args[0])
             return join(f"&{element.text}", UNARY, (element,))
         if is_helper(node):
-            parts = [self._expr(a) for a in args[1:]]
+            parts = [self._expr(operand) for operand in told_row(node)]
             return join(f"{helper_name(node)}({', '.join(p.text for p in parts)})", ATOM, parts)
         if name == "if_then_else":
             return self._choice(*args)

@@ -36,6 +36,7 @@ from tinytrain_compile.lower.kernels.int8.dsp.maps import paired_depthwise, spre
 from tinytrain_compile.lower.kernels.int8.dsp.product import PackedOperand, packed_product
 from tinytrain_compile.lower.kernels.int8.dsp.rows import direct_maps, line_conv
 from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, dense_rows, row_conv
+from tinytrain_compile.lower.kernels.int8.large_tiles import convolve, product, row_strip
 from tinytrain_compile.lower.kernels.int8.odd import odd_conv
 from tinytrain_compile.lower.kernels.int8.operands import Centred, ErrorLayer, requantised_end, tile_end
 from tinytrain_compile.lower.kernels.int8.strided import strided_gradient
@@ -97,8 +98,10 @@ def qconv(node: Node, context: KernelContext) -> KernelSpec:
         x = tensor(node, "x", (pixels, channels))
         extents, (weights, right) = (pixels, shape[3], channels), forward_weight(node)
         left = PackedOperand(lambda i, a: x[i, a], -attrs.x_zero, channels)
+        made = product(node, extents, left, right, finish, stages) if context.has_large_tiles else None
         tiles, end = forward_product(node), tile_end(node)
-        out, schedule = packed_product(extents, left, right, finish, tiles, context.style, stages, end=end)
+        made = made or packed_product(extents, left, right, finish, tiles, context.style, stages, end=end)
+        out, schedule = made
         return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
     if is_dense(node):
         return dense_kernel(node, [bias, multiplier, shift], finish, context, stages)
@@ -203,7 +206,8 @@ def dense_kernel(
     """Compute k x k over all channels: a row of taps is a run of neighbours in a row of the image minus its zero
     point."""
     attrs = attrs_of(node, QConvAttrs)
-    conv, channels = attrs.conv, operand(node, "x").shape[3]
+    conv, image = attrs.conv, operand(node, "x").shape
+    channels = image[3]
     run = conv.kernel[1] * channels
     ready = tensor(node, "w", prepared_shape(node)) if is_prepared(node) else None
     w = tensor(node, "w", (result(node, "y").shape[3], conv.kernel[0], run)) if ready is None else ready
@@ -224,6 +228,15 @@ def dense_kernel(
         lines = forward_lines(node) if block is None else forward_row_lines(node)
     if lines is not None and end is not None:
         out, schedule = line_conv(shape, pitches[0], element, lambda o, r, f: w[o, r, f], finish, lines, stages, end)
+        return KernelSpec([x, w, *operands], [out], schedule)
+    if context.has_large_tiles and (strip := row_strip(node, shape, tiles, conv.strides[0])):
+        w, inside = tensor(node, "w", (shape[3], tiles.taps, run)), (conv.pads[0], conv.pads[0] + image[1])
+
+        def tap(o: Expr, r: Expr, _t: Expr, k: Expr) -> Expr:
+            return w[o, r, k]
+
+        taps = (shape, pitches, element, tap, (1, run))
+        out, schedule = convolve(*taps, inside, finish, tiles, strip, stages)
         return KernelSpec([x, w, *operands], [out], schedule)
     out, schedule = row_conv(shape, pitches, element, weight, run, finish, tiles, context.style, stages, ready=ready)
     return KernelSpec([x, w, *operands], [out], schedule)
@@ -254,10 +267,13 @@ def qconv_grad_input(node: Node, context: KernelContext) -> KernelSpec:
         extents = (pixels, shape[3], out_c)
         left = PackedOperand(lambda i, a: g[i, a], pitch=out_c)
         right = transposed_weight(node, layer.weights, whole, context.layout.transposed)
-        return layer.spec(g, packed_product(extents, left, right, finish, error_product(node), style, stages))
+        made = product(node, extents, left, right, finish, stages) if context.has_large_tiles else None
+        tiles = error_product(node)
+        return layer.spec(g, made or packed_product(extents, left, right, finish, tiles, style, stages))
     if tiles is not None:
         g = tensor(node, "g", (*error[:2], error[2] * out_c))
-        return layer.spec(g, row_gradient(node, g, whole, finish, tiles, style, stages))
+        strip = row_strip(node, shape, tiles, 1) if context.has_large_tiles else 0
+        return layer.spec(g, row_gradient(node, g, whole, finish, tiles, style, stages, strip=strip))
     window = TapWindow(conv, attrs.input_hw)
     if conv.groups == 1:
         patch, copies = error_patch(node), gathers_error(conv, attrs.input_hw)

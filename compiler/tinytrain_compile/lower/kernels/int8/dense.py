@@ -43,6 +43,7 @@ from tinytrain_compile.lower.kernels.int8.dsp.windows import (
     within,
 )
 from tinytrain_compile.lower.kernels.int8.lane_sums import lane_sums
+from tinytrain_compile.lower.kernels.int8.large_tiles import convolve, correlate, map_strip, product
 from tinytrain_compile.lower.kernels.int8.operands import Centred, dense_ends
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.int8.conv import QConvAttrs
@@ -193,10 +194,11 @@ def row_gradient(
     style: CodeStyle,
     stages: Sequence[te.Tensor],
     block: RowBlock | None = None,
+    strip: int = 0,
 ) -> tuple[te.Tensor, Schedule]:
     """Compute like a convolution of the error g (n, rows, columns x channels) with the turned weight, phase by phase.
 
-    block: some rows of each phase; g is its image.
+    block: some rows of each phase; g is its image. strip: see row_strip.
     """
     patch = error_patch(node)
     reaches, channels = (patch.rows, patch.columns), patch.channels
@@ -224,6 +226,14 @@ def row_gradient(
         return guarded(functools.reduce(tirx.And, tests), value) if tests else value
 
     run, shape = patch.columns.window * channels, output_shape(node)
+    if strip:
+        low, terms = -patch.rows.ends[0], (patch.columns.window, channels)
+
+        def tap(o: Expr, r: Expr, t: Expr, c: Expr) -> Expr:
+            return weight(c, *(reach.tap(0, reach.turn(0, at)) for reach, at in zip(reaches, (r, t), strict=True)), o)
+
+        taps, inside = (shape, (1, channels), element, tap, terms), (low, low + patch.rows.extent)
+        return convolve(*taps, inside, finish, tiles, strip, stages, turned=True)
     if block is not None:
         tiles, shape = block.rows(tiles, 1, shape[3]), output_shape(node, block.count * patch.rows.phases)
     return row_conv(shape, (1, channels), element, factor, run, finish, tiles, style, stages, channels)
@@ -265,10 +275,10 @@ def weight_gradient(
     """
     conv = replace(geometry(node), bias=False)
     if is_product(conv):
-        return _flat_weight_gradient(node, attrs.x_zero, finish, context.style, stages)
+        return _flat_weight_gradient(node, attrs.x_zero, finish, context, stages)
     tiles = _maps(node, context)
     if tiles is not None:
-        return _correlated(node, attrs, finish, tiles, stages)
+        return _correlated(node, attrs, finish, tiles, context, stages)
     x, g = tensors(node, "x", "g")
     _, height, width, _ = operand(node, "x").shape
     window = TapWindow(conv, (height, width))
@@ -279,12 +289,17 @@ def weight_gradient(
 
 
 def _correlated(
-    node: Node, attrs: QUpdateAttrs | QSumAttrs, finish: Finish, tiles: CorrelationTiles, stages: Sequence[te.Tensor]
+    node: Node,
+    attrs: QUpdateAttrs | QSumAttrs,
+    finish: Finish,
+    tiles: CorrelationTiles,
+    context: KernelContext,
+    stages: Sequence[te.Tensor],
 ) -> Gradient:
     """Return weight_gradient of a dense k x k or strided convolution: tap columns and image channels are one axis."""
     conv, (_, rows, columns, outputs) = geometry(node), operand(node, "g").shape
     batch, height, width, channels = operand(node, "x").shape
-    x, g = tensor(node, "x"), tensor(node, "g", (batch, rows * columns, outputs))
+    x = tensor(node, "x")
     div, mod = tirx.indexdiv, tirx.indexmod
 
     def image(b: Expr, j: Expr, phase: Expr, line: Expr, position: Expr) -> Expr:
@@ -297,12 +312,17 @@ def _correlated(
         return finish(acc, o, r, div(j, channels), mod(j, channels))
 
     form = (outputs, conv.kernel[0], conv.kernel[1] * channels)
+    if context.has_large_tiles and (strip := map_strip(node, tiles, form[2])):
+        g, border = tensor(node, "g"), (conv.pads[0], conv.pads[0] + height)
+        out, schedule = correlate(form, g, image, weight, tiles, strip, border, stages)
+        return x, g, out, schedule
+    g = tensor(node, "g", (batch, rows * columns, outputs))
     out, schedule = correlation(form, columns, g, image, weight, tiles, stages)
     return x, g, out, schedule
 
 
 def _flat_weight_gradient(
-    node: Node, x_zero: int, finish: Finish, style: CodeStyle, stages: Sequence[te.Tensor]
+    node: Node, x_zero: int, finish: Finish, context: KernelContext, stages: Sequence[te.Tensor]
 ) -> Gradient:
     """Return weight_gradient of a 1x1 convolution: a product over pixels."""
     *image, inputs = operand(node, "x").shape
@@ -316,5 +336,6 @@ def _flat_weight_gradient(
         return finish(acc, o, 0, 0, i)
 
     tiles = packed_tiles(*extents)
-    out, schedule = packed_product(extents, left, right, weight, tiles, style, stages, channel_axis=0)
+    made = product(node, extents, left, right, weight, stages, 0) if context.has_large_tiles else None
+    out, schedule = made or packed_product(extents, left, right, weight, tiles, context.style, stages, channel_axis=0)
     return x, g, out, schedule

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from tvm import tirx
@@ -9,8 +10,9 @@ from tvm.ir import Expr
 from tvm.tirx import Buffer, Stmt
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import KernelSpec, called, first, plain, tensors, written
+from tinytrain_compile.lower.kernels.base import KernelSpec, called, first, i32, plain, tensors, written
 from tinytrain_compile.lower.kernels.context import KernelContext
+from tinytrain_compile.lower.kernels.int8.large_tiles import SIDE
 from tinytrain_compile.lower.kernels.int8.operands import conv_shape, kept_of
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.int8.conv import QConvGradInputAttrs
@@ -42,18 +44,40 @@ def strided_gradient(node: Node, context: KernelContext) -> KernelSpec | None:
         if taken and better:
             return error_call(node, "tt_depthwise_error3", 0)
         return error_call(node, any_maps, 0) if backward_phases(node) != conv.strides else None
-    outputs = operand(node, "g").shape[3]
-    if conv.groups == outputs == result(node, "error").shape[3] > 1:
+    outputs, channels = operand(node, "g").shape[3], result(node, "error").shape[3]
+    if conv.groups == outputs == channels > 1:
         return error_call(node, any_maps, 0)
     spread = backward_dense(node) is None or (conv.strides != (1, 1) and outputs % DOT_TERMS == 0)
     dense = conv.groups == 1 and not is_product(conv) and spread
-    if not dense or column_bytes(node) > op_def(node.op).scratch(node):
+    if not dense:
+        return None
+    before, pitch, rows = copied_rows(node)
+    if context.has_large_tiles and channels % SIDE == 0 and 2 * rows * pitch <= op_def(node.op).scratch(node):
+        return error_call(node, "tt_windows_error4", rows * pitch, "int16", before, pitch)
+    if column_bytes(node) > op_def(node.op).scratch(node):
         return None
     return error_call(node, "tt_windows_error", column_bytes(node) // 2, "int16")
 
 
-def error_call(node: Node, helper: str, elements: int, dtype: str = "int8") -> KernelSpec:
-    """Return the data gradient that is one call; elements: of its scratch, if any."""
+def copied_rows(node: Node) -> tuple[int, int, int]:
+    """Return the rows of the error that tt_windows_error4 copies: (zeros before each, elements of each, their number).
+
+    A window reaches as far before the error as its taps are apart, in steps of the stride, and one element farther
+    behind it; the last of four pixels need not exist.
+    """
+    conv, (_, _, width, _), (_, _, wide, outputs) = (
+        geometry(node),
+        result(node, "error").shape,
+        operand(node, "g").shape,
+    )
+    (down, right), (high, across) = conv.strides, conv.dilations
+    before = (conv.kernel[1] - 1) * across // right
+    beside = 2 * before + 1 + (SIDE - 1 if width % (SIDE * right) else 0)
+    return before, (wide + beside) * outputs, -(-conv.kernel[0] * math.gcd(down, high) // down)
+
+
+def error_call(node: Node, helper: str, elements: int, dtype: str = "int8", *numbers: int) -> KernelSpec:
+    """Return the data gradient that is one call; elements: of its scratch, if any; numbers: its last operands."""
     attrs = attrs_of(node, QConvGradInputAttrs)
     scratch = [tirx.decl_buffer((elements,), dtype, "turned")] if elements else []
     inputs = tensors(node, "peak", "p_out", "p_in", "g", "multiplier", "shift", "w", *attrs.mask.operands)
@@ -62,7 +86,9 @@ def error_call(node: Node, helper: str, elements: int, dtype: str = "int8") -> K
         peak, p_out, p_in, g, multiplier, shift, w, *others = given
         buffers = (y, *scratch, peak, g, w, multiplier, shift, *(others or [g]))
         shape = layer_shape(node, result(node, "error").shape, operand(node, "g").shape)
-        call = called(helper, *map(first, buffers), p_in[(0,)] - p_out[(0,)], shape, kept_of(attrs.mask))
+        call = called(
+            helper, *map(first, buffers), p_in[(0,)] - p_out[(0,)], shape, kept_of(attrs.mask), *map(i32, numbers)
+        )
         return tirx.stmt_seq(*map(tirx.AllocBuffer, scratch), call)
 
     return KernelSpec(inputs, [written(inputs, result(node, "error").shape, "int8", body), None], plain)
