@@ -20,7 +20,7 @@ _MODEL = "is about names, layers or weights of a certain model"
 NOT_DRAWN = {
     **dict.fromkeys(("--out", "-o", "--force", "--version", "--explain", "--color", "--verbose", "-v"), _WHERE),
     **dict.fromkeys(("--list-targets", "--list-ops", "--dump-after", "--dry-run", "--report", "--name"), _WHERE),
-    **dict.fromkeys(("--lock", "--config", "--kernels", "--gains", "--guard", "--guard-drop"), _FILES),
+    **dict.fromkeys(("--lock", "--config", "--kernels", "--gains"), _FILES),
     **dict.fromkeys(("--count", "--cycles", "--pareto"), _LONG),
     **dict.fromkeys(("--classes", "--input-shape", "--trainable", "--frozen", "--untie", "--label"), _MODEL),
     **dict.fromkeys(("--model-output", "--weights", "--max-window", "--listen"), _MODEL),
@@ -32,6 +32,8 @@ NOT_DRAWN = {
 """Flag that no case of this campaign's networks has -> why not."""
 
 _TOGETHER = (
+    ("--guard-drop", ("--input-lines", "--inference-only")),
+    ("--guard", ("--input-lines", "--inference-only")),
     ("--features", ("--micro-batch", "--memory", "--plans", "--input-lines")),
     ("--plans", ("--arena", "--memory", "--input-lines", "--activations", "--optimise")),
     ("--inference-only", ("--features", "--slices", "--runtime", "--plans", "--activations")),
@@ -47,6 +49,7 @@ def more_options(source: Random, options: Sequence[str], model: onnx.ModelProto,
         _write_samples(source, model, folder / "data.npz")
         found += ["--data", "data.npz", "--activations", source.choice(("asi", "subspace", "auto"))]
         found += ["--rank-error", source.choice(("0.02", "0.4"))] if source.randrange(2) else []
+        found += _guard(source, found)
     for flag, others in _TOGETHER:
         if flag in found and set(others) & {*options, *found}:
             place = found.index(flag)
@@ -66,6 +69,16 @@ def _write_samples(source: Random, model: onnx.ModelProto, path: Path) -> None:
 def _clipped(source: Random) -> list[str]:
     per = ["--clip-per", "layer"] if source.randrange(2) else []
     return ["--clip-norm", source.choice(("0.01", "0.5", "10")), *per]
+
+
+def _guard(source: Random, found: Sequence[str]) -> list[str]:
+    """Golden samples, or their features. Takes nothing from the source, so that cases that were found stay the same."""
+    own = Random()
+    own.setstate(source.getstate())
+    if own.randrange(2):
+        return []
+    features = ["--features", "on"] if own.randrange(2) and "--features" not in found else []
+    return ["--guard", "data.npz", "--guard-drop", own.choice(("0%", "25%")), *features]
 
 
 def _plans(source: Random) -> list[str]:

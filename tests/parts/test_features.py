@@ -74,6 +74,8 @@ def assert_equal_training(made: chain.Project, folder: Path, epochs: int = 3) ->
         assert behind.save() == whole.save()
         states.add(whole.save())
     assert len(states) == 4 * epochs, "it trains"
+    assert behind.infer_features(features).tobytes() == whole.infer(samples.x).tobytes()
+    assert behind.save() == whole.save(), "an inference changes no state"
     assert behind.features(samples.x).tobytes() == features.tobytes(), "they never change"
 
 
@@ -135,12 +137,14 @@ def test_the_check_of_a_build_trains_by_both(name: str, board: str) -> None:
 PROGRAM = """#include "net_train.h"
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #define CHECK(x) do { if (!(x)) { printf("line %d: %s\\n", __LINE__, #x); return 1; } } while (0)
 int main(void)
 {
     net_t *m = NULL, *foreign = calloc(1, NET_ARENA_BYTES);
     unsigned char *features = malloc(NET_FEATURE_BYTES + 1u); /* of any alignment */
     net_label_t label = 1, wrong = 99;
+    net_output_t out;
     float loss = 7.0f;
     CHECK(foreign != NULL && features != NULL);
     CHECK(net_init(&m, malloc(NET_ARENA_BYTES), NET_ARENA_BYTES) == NET_OK);
@@ -156,6 +160,12 @@ int main(void)
     CHECK(net_train_features(m, features + 1, &label, NULL) == NET_ERR_ARGUMENT);
     CHECK(net_train_features(m, features + 1, &wrong, &loss) == NET_ERR_ARGUMENT && loss == 7.0f);
     CHECK(net_train_features(m, features + 1, &label, &loss) == NET_OK && loss != 7.0f);
+    CHECK(net_infer_features(foreign, features, &out) == NET_ERR_STATE);
+    CHECK(net_infer_features(m, NULL, &out) == NET_ERR_ARGUMENT);
+    CHECK(net_infer_features(m, features, NULL) == NET_ERR_ARGUMENT);
+    CHECK(net_infer_features(m, features + 1, &out) == NET_OK);
+    memset(features, 0xff, NET_FEATURE_BYTES); /* NaN */
+    CHECK(net_infer_features(m, features, &out) == NET_ERR_NAN);
     return 0;
 }
 """

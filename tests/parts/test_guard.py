@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,14 @@ def golden_file(folder: Path, labels: Callable[[np.random.Generator], Array]) ->
     return paths
 
 
+def as_answered(golden: Path, model: Path, options: dict[str, Any]) -> None:
+    """Label golden samples as the model of the file does, but for the first three."""
+    with tt.compile(model, update="all", verify="none", **options).twin() as twin:
+        answers = twin.predict(np.load(golden)["x"]).argmax(axis=1)
+    answers[:3] = (answers[:3] + 1) % 4
+    np.savez(golden, x=np.load(golden)["x"], y=answers)
+
+
 def decide(made: Any, own: Path, rates: tuple[float, ...]) -> list[bool]:
     """Train at these rates in turn, 30 steps each; assert that C and twin decide alike; return the decisions."""
     x, y = np.load(own)["x"], np.load(own)["y"]
@@ -110,15 +119,41 @@ def test_classes(quant: str, tmp_path: Path) -> None:
     golden, own = golden_file(tmp_path, lambda rng: rng.integers(0, 4, GOLDEN))
     model = write(models.mlp(), tmp_path, "m.onnx")
     int8 = {"quant": "int8", "calib": own} if quant == "int8" else {}
-    with tt.compile(model, update="all", verify="none", **int8).twin() as twin:
-        answers = twin.predict(np.load(golden)["x"]).argmax(axis=1)
-    answers[:3] = (answers[:3] + 1) % 4
-    np.savez(golden, x=np.load(golden)["x"], y=answers)
+    as_answered(golden, model, int8)
     made = tt.compile(model, update="all", verify="none", guard=golden, guard_drop=0.1, **int8)
     assert (made.report["runtime"]["guard"]["right"], made.report["runtime"]["guard"]["least"]) == (17, 15)
     decisions = decide(made, own, (0.001, 3.0, 1e30, 0.002))
     assert decisions[:3] == [True, True, False]
     assert not decisions[3]
+
+
+@pytest.mark.parametrize("quant", ["fp32", "int8"])
+def test_features_judge_as_samples_do(quant: str, tmp_path: Path) -> None:
+    """Features in flash are those of m_features, verdicts those of a guard on samples; one wrong weight is refused."""
+    golden, own = golden_file(tmp_path, lambda rng: rng.integers(0, 4, GOLDEN))
+    model = write(models.mlp(), tmp_path, "m.onnx")
+    int8 = {"quant": "int8", "calib": own} if quant == "int8" else {}
+    as_answered(golden, model, int8)
+    options: dict[str, Any] = {"update": "last:1", "verify": "none", "guard": golden, "guard_drop": 0.1, **int8}
+    plain, made = (tt.compile(model, features=features, **options) for features in ("off", "on"))
+    x = np.load(golden)["x"]
+    with made.twin() as twin:
+        features = twin.features(x)
+        in_flash = made.project.bundle.files["m_guard.c"].partition("golden_x[SAMPLES][INPUTS] = ")[2].partition("};")
+        assert [int(byte) for byte in re.findall(r"\d+", in_flash[0])] == features.ravel().tolist()
+        assert made.report["runtime"]["guard"]["flash_bytes"] == features.size + GOLDEN * 4
+        assert twin.predict_features(features).tobytes() == twin.predict(x).tobytes()
+        guard, accepted = InC(twin.instance), twin.instance.save()
+        assert guard.check()
+        weights = twin.state_dict()
+        (bias,) = (weight for weight in weights.values() if weight.ndim == 1)
+        bias[0] = 100
+        twin.load_state_dict(weights)
+        assert twin.instance.save() != accepted
+        assert not guard.check()
+        assert twin.instance.save() == accepted
+    rates = (0.001, 3.0, 1e30, 0.002)
+    assert decide(made, own, rates) == decide(plain, own, rates)
 
 
 def test_values(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Compute the limit of --guard: run the model of the file on the golden samples, by the numpy reference."""
+"""Compute the limit of --guard, by the numpy reference, and the features of the golden samples, by the generated C."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tinytrain_compile.reference.trainer import Trainer
 
 if TYPE_CHECKING:
     from tinytrain_compile.ir.imported import ImportedModel
-    from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
+    from tinytrain_compile.ir.stages import MemoryPlan, SourceBundle, TrainGraph
     from tinytrain_compile.options.compile_options import CompileOptions
 
 MOST_SAMPLES = 65535
@@ -54,3 +54,27 @@ def with_golden(options: CompileOptions, model: ImportedModel, train: TrainGraph
     error = float((off.astype(np.float64) ** 2).sum())
     rounding = ROUNDING + (len(outputs) + outputs.shape[1]) * _EPSILON  # the C adds by samples
     return replace(options, golden=Golden(held, error=error, most=error * (1 + options.guard_drop + rounding)))
+
+
+def with_golden_features(bundle: SourceBundle, options: CompileOptions) -> SourceBundle:
+    """Return the project with the features of the golden samples in flash, if it has features. Errors: E0114, E0602.
+
+    The generated C computes them on this machine, because numpy has the device's bytes only of int8 networks.
+    """
+    from tinytrain_compile.parts.guard.part import with_features
+    from tinytrain_compile.twin.instance import Instance
+    from tinytrain_compile.verify.build import build_library
+    from tinytrain_compile.verify.tools import find_tools, work_folder
+
+    if not bundle.interface.feature_bytes:
+        return bundle
+    assert isinstance(options.golden, Golden)
+    tools = find_tools()
+    if tools.host_cc is None:
+        what = "features of golden samples need a C compiler on this machine"
+        raise CompileError("E0114", "--guard", what, "install gcc, or leave out --features")
+    with work_folder() as folder:
+        instance = Instance(build_library(bundle, tools, folder), bundle.interface)
+        features = instance.features(options.golden.samples.x)
+        instance.close()
+    return with_features(bundle, features)

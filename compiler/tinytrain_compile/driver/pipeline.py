@@ -217,6 +217,10 @@ def _write(planned: _Planned, progress: Progress) -> Project:
         samples, loaded = with_checkpoint(candidate.train.on_windows, samples, options)
     with nullcontext() if read.externals is None else blaming(candidate.plan.order):
         made = generate(candidate, options, target, _lowering(progress), smaller)
+        if options.guard is not None:
+            from tinytrain_compile.driver.golden import with_golden_features
+
+            made = replace(made, bundle=with_golden_features(made.bundle, options))
         summary = replace(made.summarised(summary), verify=SWITCHED_OFF)
         if compared:
             both = agreed, derived

@@ -79,6 +79,16 @@ class Instance:
             self._check("features", self.function("features")(self.handle, ctypes.c_void_p(result.ctypes.data)))
         return found
 
+    def infer_features(self, features: Array) -> Array:
+        """Compute the output of samples by their features: that of `infer`. Not on features of a stream's window."""
+        self._feature_bytes()
+        features = np.ascontiguousarray(features)
+        out = np.empty((len(features), self.interface.output_elements), np.float32)
+        for given, result in zip(features, out, strict=True):
+            pointers = ctypes.c_void_p(given.ctypes.data), ctypes.c_void_p(result.ctypes.data)
+            self._check("infer", self.function("infer_features")(self.handle, *pointers))
+        return out
+
     def train_features(self, features: Array, y: Array) -> Array:
         """Train on samples by their features, with the same resulting bytes as `train`."""
         self._feature_bytes()

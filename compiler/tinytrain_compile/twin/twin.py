@@ -77,6 +77,10 @@ class Twin:
         """
         return self.instance.features(self.as_inputs(x))
 
+    def predict_features(self, features: Array) -> Array:
+        """Compute the model's output of N samples by their features: that of `predict`."""
+        return self.as_output(self.instance.infer_features(features))
+
     def train_features(self, features: Array, y: Array, *, lr: float | None = None) -> float:
         """Update once on N samples by their features: the bytes of `train_step`, for the work of the trained part."""
         y = labels_of("y", as_array("y", "y", y), len(features), self._model, self._train)

@@ -1,4 +1,4 @@
-"""The step cut where training begins: the frozen part computes features, the rest trains on them (--features).
+"""The step cut where training begins: the frozen part computes features, the rest runs on them (--features).
 
 Docs: docs/training-loop.md, ADR 38. No plan is changed for this. The whole step's plan gives a value that crosses the
 border a place from its frozen producer to its last reader. So it is copied there just before the calls that read it,
@@ -7,9 +7,9 @@ and the calls that would have made it are left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, islice
 
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.ir.types import Node, Value
@@ -35,17 +35,15 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Border:
-    """A step in stretches. size_bytes: of all features."""
+    """A step, with what only an inference computes, in stretches.
+
+    size_bytes: of all features. starts: nodes that a step or an inference calls first in a stretch; a stretch of only
+    views calls none.
+    """
 
     stretches: tuple[Stretch, ...]
     size_bytes: int
-
-    @property
-    def starts(self) -> frozenset[str]:
-        """Return the node that is called first in each stretch; a stretch of only views calls none."""
-        called = (node.name for stretch in self.stretches for node in stretch.nodes if not op_def(node.op).view)
-        where = {node.name: index for index, stretch in enumerate(self.stretches) for node in stretch.nodes}
-        return frozenset(next(names) for _, names in groupby(called, where.__getitem__))
+    starts: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -86,7 +84,9 @@ class _Cutter:
         self._fixed = set(graph.constants) - changing
         self._crossing = {self._image.name}
         self._makers: dict[str, Node] = {}
-        wanted = graph.ancestors((train.loss, *(new for _, new in graph.updates)))
+        self._calls = graph.ancestors((train.loss, *(new for _, new in graph.updates))), graph.ancestors(graph.outputs)
+        """Names of the nodes of a step, and of those of an inference."""
+        wanted = frozenset().union(*self._calls)
         self._nodes = [node for node in plan.order if node.phase == "step" and node.name in wanted]
         self._frozen = {node.name for node in self._nodes if self._is_frozen(node)}
         self._give_back()
@@ -140,7 +140,7 @@ class _Cutter:
                     there.add(value.name)
                     crossing.append(Crossing(value, places[source]))
             stretches.append(Stretch(nodes, frozen, tuple(crossing)))
-        return Border(tuple(stretches), size)
+        return Border(tuple(stretches), size, frozenset(_starts(stretches, self._calls)))
 
     def _read(self, nodes: Sequence[Node]) -> Iterator[Value]:
         """Yield the values of the frozen part that these nodes read, each once, as named by the producer."""
@@ -161,3 +161,11 @@ class _Cutter:
         made = self._makers.get(value.name)
         first = None if made is None else self._by_name.get(self._repeats.get(made.name, ""))
         return value if made is None or first is None else first.outputs[made.outputs.index(value)]
+
+
+def _starts(stretches: Sequence[Stretch], calls: Iterable[Container[str]]) -> Iterator[str]:
+    """Yield the node that each of these calls runs first in each stretch."""
+    for names in calls:
+        for stretch in stretches:
+            called = (node.name for node in stretch.nodes if node.name in names and not op_def(node.op).view)
+            yield from islice(called, 1)

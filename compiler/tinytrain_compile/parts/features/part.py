@@ -1,4 +1,4 @@
-"""A step that is cut where training begins: the lines of m_features and of a step on features.
+"""A step that is cut where training begins: the lines of m_features, and of an inference and a step on features.
 
 They are calls of the step's own functions, and copies between them.
 """
@@ -24,7 +24,7 @@ FROM, TO = "from", "to"
 
 
 class Features(Part):
-    """`m_features` and `m_train_features`."""
+    """`m_features`, `m_infer_features` and `m_train_features`."""
 
     name, row, has_fragments = "features", "features", True
     flag, one_input, not_with = "--features on", True, ("memories", "input_lines")
@@ -37,7 +37,8 @@ class Features(Part):
             code.interface = replace(code.interface, feature_bytes=border.size_bytes)
 
     def values(self, code: PlanCode) -> Mapping[str, object]:
-        """Return the lines of m_features, and of a step on features up to the loss and after it."""
+        """Return the lines of m_features, of an inference on features, and of a step on them up to the loss and
+        after it."""
         border = border_of(code.train, code.plan)
         if border is None:
             return {"feature_bytes": 0}
@@ -46,6 +47,7 @@ class Features(Part):
         return {
             "feature_bytes": border.size_bytes,
             "take_lines": [*lines.taken(code.step)],
+            "feature_infer_lines": [*_Lines(border, code.sequencer).given(code.model["infer_parts"])],
             "feature_loss_lines": [*lines.given(code.step[: code.cut])],
             "feature_gradient_lines": [*lines.given(code.step[code.cut :])],
             "feature_checks": [f"!tt_are_finite({FROM} + {at}, {size}u)" for at, size in floats],
