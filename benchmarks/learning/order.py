@@ -1,12 +1,12 @@
 """Measure what the order of samples costs a device, and what samples that it keeps win back (3 minutes).
 
     python -m benchmarks order [--tasks NAME,..] [--update all,last:1] [--quant float32] [--seeds N] [--first SEED]
-                               [--kept 60] [--old 2] [--per-class]
+                               [--kept 60] [--old 2] [--plain]
 
 Small tasks (rate_tasks.py), one sample a step, at the constant rate with which one shuffled pass is most accurate on
 other seeds. Accuracies in % of samples that nothing trains on; means over seeds of the change of domain, with standard
-errors. A reservoir of --kept own samples (--runtime replay) trains with --old of them for each new one. --per-class:
-the same places are one reservoir for each class, drawn from in turn.
+errors. A reservoir of --kept own samples (--runtime replay) trains with --old of them for each new one. --plain: it
+does not know their classes.
 
 * One pass over 240 samples: shuffled, sorted by class, and sorted with kept samples.
 * Adapted by five shuffled passes; then 200 samples of one class come (each class in turn over the seeds), without and
@@ -45,11 +45,11 @@ TASKS = {**DEVELOPMENT, **FRESH, **REPORTED}
 
 @dataclass(frozen=True)
 class Mix:
-    """kept: places in all, 0 for none. old: samples of these for each new one. classes: that have their own places."""
+    """kept: places, 0 for none. old: samples of these for each new one. balanced: the reservoir knows classes."""
 
     kept: int = 0
     old: int = 0
-    classes: int = 1
+    balanced: bool = True
 
 
 @dataclass(frozen=True)
@@ -70,21 +70,18 @@ class Device:
     """A model in use: learns from what comes, and from what it keeps of that."""
 
     def __init__(self, twin: Twin, rate: float, mix: Mix, seed: int) -> None:
-        self.twin, self.rate, self.old, self.drawn = twin, rate, mix.old, 0
-        places = mix.kept // mix.classes
-        self.kept = [Reservoir[tuple[Array, Array]](places, seed + one) for one in range(mix.classes)]
+        self.twin, self.rate, self.mix = twin, rate, mix
+        self.kept = Reservoir[tuple[Array, Array]](mix.kept, seed)
 
     def learn(self, data: Data, order: Iterable[int], offers: bool = True) -> None:
         """Train on samples. offers: to the reservoir, too."""
         for index in order:
-            held = [one for one in self.kept if one.samples]
-            for _ in range(self.old if held else 0):
-                self._step(*held[self.drawn % len(held)].draw())
-                self.drawn += 1
+            for _ in range(self.mix.old if self.kept.samples else 0):
+                self._step(*self.kept.draw())
             one = data[0][index][None], data[1][index][None]
             self._step(*one)
-            if offers and self.old:
-                self.kept[int(data[1][index]) % len(self.kept)].add(one)
+            if offers and self.mix.kept:
+                self.kept.add(one, int(data[1][index]) if self.mix.balanced else 0)
 
     def accuracy(self, data: Data) -> float:
         """Return the accuracy on samples, in %."""
@@ -188,7 +185,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=300)
     parser.add_argument("--kept", type=int, default=60)
     parser.add_argument("--old", type=int, default=2)
-    parser.add_argument("--per-class", action="store_true")
+    parser.add_argument("--plain", action="store_true")
     given, missed = parser.parse_args(), list[str]()
     print("| task, trained | before | shuffled | by class | kept samples | lost | won back ", end="")
     print("| adapted | one class costs | with kept samples | run to run |\n" + "|---" * 11 + "|", flush=True)
@@ -197,8 +194,8 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 result = build(TASKS[name], update, given.quant, Path(folder))
                 seeds = range(given.first, given.first + given.seeds)
-                classes = int(drawn(TASKS[name], 0)[0][1].max()) + 1 if given.per_class else 1
-                found = [*seeds_of(result, TASKS[name], seeds, Mix(given.kept, given.old, classes))]
+                mix = Mix(given.kept, given.old, not given.plain)
+                found = [*seeds_of(result, TASKS[name], seeds, mix)]
             text, below = row(f"{name}, {update}", found)
             print(text, flush=True)
             missed += below

@@ -47,7 +47,7 @@ def adapt(twin: Twin, parts: Parts, epochs: int, rate: float, replayed: int) -> 
     own, pool, *judged = slots
     before, past = _accuracies(twin, judged), Reservoir[int](replayed, SEED)
     for index in range(len(pool[1]) if replayed else 0):
-        past.add(index)
+        past.add(index, int(pool[1][index]))
     twin.instance.set_rate(rate)
     for _ in range(epochs):
         _epoch(twin, own, pool, past)

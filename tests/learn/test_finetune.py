@@ -306,7 +306,7 @@ def test_only_classes_are_sorted(tmp_path: Path) -> None:
 
 def test_kept_samples_come_before_new_ones() -> None:
     """Every new sample once, in order, and before each but the first two some that came before."""
-    found = with_kept(np.arange(30), 4, 1).tolist()
+    found = with_kept(np.arange(30), 4, 1, np.zeros(30, int)).tolist()
     after_each = (len(found) - 30) // 28
     new, kept = [found[0], *found[1 :: 1 + after_each]], found[2:]
     assert after_each > 0 and new == list(range(30)) and len(found) == 30 + after_each * 28

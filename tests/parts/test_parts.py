@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
@@ -99,7 +100,7 @@ def judged(board: str) -> tuple[Array, bytes]:
         old = reservoir.due()
         index = reservoir.draw() if old else taken % SAMPLES
         if not old:
-            reservoir.add(index)
+            reservoir.add(index, int(y[index]))
             taken += 1
         assert (said["old"], said["label"], said["first"]) == (old, y[index], x[index][0])
         assert [np.float32(one.rate_of(step)) for one in SCHEDULES] == said["rates"].tolist()
@@ -157,6 +158,29 @@ def test_every_sample_is_held_with_the_same_probability() -> None:
             reservoir.add(index)
         held[reservoir.samples] += 1
     assert np.abs(held - 1000).max() < 5 * np.sqrt(3000 * (1 / 3) * (2 / 3))
+
+
+def test_classes_share_the_places() -> None:
+    """Of a stream sorted by class; and draws go from class to class."""
+    reservoir, offered = Reservoir[int](12, 5), [0] * 100 + [1] * 2 + [2] * 50 + [-1]
+    for label in offered:
+        reservoir.add(label, label)
+    assert sorted(Counter(reservoir.samples).values()) == [1, 2, 4, 5]
+    assert Counter(reservoir.draw() for _ in range(40)) == dict.fromkeys((0, 1, 2, -1), 10)
+    reservoir.add(0, 0)
+    assert [reservoir.draw() for _ in range(3)].count(0) == 0, "it was just trained"
+
+
+def test_samples_of_a_class_are_held_with_the_same_probability() -> None:
+    """10 of 40 of each of two classes, one after the other, over 1,000 seeds: 250 times each."""
+    held = np.zeros(80, int)
+    for seed in range(1000):
+        reservoir = Reservoir[int](20, seed)
+        for index in range(80):
+            reservoir.add(index, index // 40)
+        held[reservoir.samples] += 1
+    assert held[:40].sum() == held[40:].sum()
+    assert np.abs(held - 250).max() < 5 * np.sqrt(1000 * (1 / 4) * (3 / 4))
 
 
 @pytest.mark.parametrize("whole", [1, 2, 7, 1000, 3_000_000_000])

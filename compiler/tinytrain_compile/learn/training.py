@@ -209,7 +209,8 @@ class Build:
                 np.arange(len(x)) if run.order == "as-recorded" else order[np.argsort(y[order].ravel(), kind="stable")]
             )
         if run.kept:
-            order = with_kept(order, run.kept, run.seed)
+            labels = y.ravel() if class_count(self.train) and y[:1].size == 1 else np.zeros(len(y), int)
+            order = with_kept(order, run.kept, run.seed, labels)
         for first in range(0, len(order) - batch + 1, batch):
             some = order[first : first + batch]
             instance.set_rate(next(rates))
@@ -237,15 +238,18 @@ class Build:
         return Score(float(sound.mean()), None, area(sound, faulty), threshold, alarms, detected)
 
 
-def with_kept(order: Array, kept: int, seed: int) -> Array:
-    """Return the samples of a stream as a device trains on them: before each new one, some of its reservoir."""
+def with_kept(order: Array, kept: int, seed: int, labels: Array) -> Array:
+    """Return the samples of a stream as a device trains on them: before each new one, some of its reservoir.
+
+    labels: class of each sample; zeros if labels are values.
+    """
     reservoir, found = Reservoir[int](kept, seed), list[int]()
     reservoir.mix(1, KEPT_AFTER_EACH)
     for sample in order.tolist():
         while reservoir.due():
             found.append(reservoir.draw())
         found.append(sample)
-        reservoir.add(sample)
+        reservoir.add(sample, int(labels[sample]))
     return np.asarray(found)
 
 

@@ -66,7 +66,9 @@ static int write_slot(void *ctx, uint32_t slot, const void *x, const net_replay_
 static int read_slot(void *ctx, uint32_t slot, void *x, net_replay_label_t *label)
 {
     const sample_t *store = ctx;
-    memcpy(x, store[slot].x, NET_REPLAY_X_BYTES);
+    if (x != NULL) {
+        memcpy(x, store[slot].x, NET_REPLAY_X_BYTES);
+    }
     *label = store[slot].label;
     return 0;
 }

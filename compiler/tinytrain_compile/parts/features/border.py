@@ -84,9 +84,10 @@ class _Cutter:
         self._fixed = set(graph.constants) - changing
         self._crossing = {self._image.name}
         self._makers: dict[str, Node] = {}
-        self._calls = graph.ancestors((train.loss, *(new for _, new in graph.updates))), graph.ancestors(graph.outputs)
+        step = graph.ancestors((train.loss, *(new for _, new in graph.updates)))
+        self._calls = step, graph.ancestors(graph.outputs)
         """Names of the nodes of a step, and of those of an inference."""
-        wanted = frozenset().union(*self._calls)
+        wanted = step.union(*self._calls)
         self._nodes = [node for node in plan.order if node.phase == "step" and node.name in wanted]
         self._frozen = {node.name for node in self._nodes if self._is_frozen(node)}
         self._give_back()

@@ -31,7 +31,8 @@ class Replay(Part):
     def public(self, code: PlanCode) -> Mapping[str, object]:
         """Describe a record: its kind of data, the calls that take these, bytes of x, labels and their first byte.
 
-        samples: number to reserve room for, 0 if the caller sets it.
+        classes: that are balanced, with one for labels that do not count; 1 if labels are no classes. samples: number
+        to reserve room for, 0 if the caller sets it.
         """
         train, face = code.train, code.interface
         slot = f"{face.prefix}_input(m)->values"
@@ -46,7 +47,9 @@ class Replay(Part):
             hint = f"for instance those of sample k in {slot}"
         x_bytes, labels, label_at = _layout(train, face.feature_bytes)
         record = {"x_bytes": x_bytes, "labels": labels, "label_at": label_at, "record_bytes": label_at + labels * _WORD}
-        return {"replay": {"what": what, "hint": hint, **record, "samples": self.asked.replay_samples}}
+        classes = code.model["classes"] + 1 if code.model["classes"] and labels == 1 else 1
+        record |= {"classes": classes, "samples": self.asked.replay_samples}
+        return {"replay": {"what": what, "hint": hint, **record}}
 
     def buffer(self, train: TrainGraph, feature_bytes: int) -> RuntimeBuffer | None:
         """Return the RAM of the samples, unless the caller sets their number."""
