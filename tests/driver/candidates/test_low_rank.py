@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.e2e.broken import write
@@ -40,6 +41,28 @@ def test_a_lock_has_the_copies_of_its_plan(place: Path) -> None:
     for damage in damages:
         (place / "own.lock").write_text(json.dumps({**first, "copies": [{**first["copies"][0], **damage}]}))
         run("kinds.onnx", *again, "--lock", "own.lock", *EIGHT, "--dry-run").check_error("E0106", 2)
+
+
+def test_domains_are_judged_by_each_other(place: Path) -> None:
+    """Of samples of three patterns, each a domain, none shows the others; a wrong array is one line."""
+    asked = (
+        "kinds.onnx",
+        "--update",
+        "last:2",
+        "--activations",
+        "subspace",
+        "--rank-error",
+        "0.9",
+        *EIGHT,
+        "--dry-run",
+    )
+    data = dict(np.load("own.npz"))
+    pattern = np.argmin([np.square(data["x"] - data["x"][first]).sum(axis=(1, 2, 3)) for first in (0, 1, 2)], axis=0)
+    np.savez("domains.npz", **data, domain=pattern)
+    without, named = (run(*asked, "--data", f"{name}.npz").check_success().out for name in ("own", "domains"))
+    assert "name the domains" in " ".join(without.split()) and "name the domains" not in " ".join(named.split())
+    np.savez("wrong.npz", **data, domain=pattern[1:])
+    run(*asked, "--data", "wrong.npz").check_error("E0105", 2)
 
 
 def test_auto_names_the_kinds_that_there_are(place: Path) -> None:

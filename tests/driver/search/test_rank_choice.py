@@ -88,9 +88,26 @@ def test_what_was_measured_for_another_bound_is_taken(kind: ActivationKind, monk
     assert again.ranks == min(fitting, key=lambda trial: trial.size_bytes).ranks
 
 
+def test_samples_are_not_judged_by_the_subspace_that_they_chose() -> None:
+    """Two domains with subspaces of their own: each is judged by that of the other, but four parts have both."""
+    rng, pairs = np.random.default_rng(3), list[tuple[Pair]]()
+    domains = [number // 6 for number in range(12)]
+    channels = [rng.standard_normal((12, 2)) for _ in range(2)]
+    for own in domains:
+        x = rng.standard_normal((2, 8, 8, 2)) @ channels[own].T
+        pairs.append((Pair(x, rng.standard_normal((2, 8, 8, 5))),))
+    nodes = [node_of(pairs[0][0].x, pairs[0][0].dy)]
+    assert LayerRanks(nodes, pairs, "subspace").error((4, 8, 8, 2)) < 1e-6
+    assert LayerRanks(nodes, pairs, "subspace", folds=domains).error((4, 8, 8, 2)) > 0.5
+    noise = [(Pair(rng.standard_normal(SHAPE), each[0].dy),) for each in pairs[:4]]
+    assert LayerRanks(nodes, noise, "subspace").error((11, 8, 8, 2)) > LayerRanks(nodes, noise[:1], "subspace").error(
+        (11, 8, 8, 2)
+    )
+
+
 def test_fixed_subspaces_in_int8_count_what_rounding_costs() -> None:
     """Of true ranks that is all there is; a core takes a byte a number."""
-    ranks = layer("subspace", element_bytes=1)
+    ranks = layer("subspace", count=16, element_bytes=1)
     assert 1e-3 < ranks.error((3, 2, 2, 2)) < 0.1
     chosen = ranks.choose(0.1)
     assert chosen is not None and chosen.ranks == (3, 2, 2, 2)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
-from tinytrain_compile.data.samples import load_samples
+from tinytrain_compile.data.samples import load_samples, names_in, read_arrays
 from tinytrain_compile.driver.candidates.ranks import FLOAT_BYTES, LayerRanks, Pair
 from tinytrain_compile.driver.checks.model_options import training_options
 from tinytrain_compile.errors import CompileError
@@ -25,8 +26,9 @@ from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.sparse import layers_of
 from tinytrain_compile.training import build_training
 
-SAMPLES = 12
-"""That ranks are measured on, about: in micro-batches of which there are two at least."""
+SAMPLES, MOST_SAMPLES, MOST_BYTES = 12, 48, 64 << 20
+"""Samples that ranks are measured on, about: MOST_SAMPLES if what they leave in memory is below MOST_BYTES, but SAMPLES
+in any case; in micro-batches of which there are two at least, and two of each domain."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,13 +86,29 @@ class LowRankChoice:
         options = training_options(self._options, self._model, size, size)
         exact = build_training(self._model, replace(update, activations={}), options)
         nodes = gradient_nodes(self._model, exact)
-        pairs = _pairs(exact, {name: nodes[name] for name in wanted if name in nodes}, self._samples(exact))
+        asked = {name: nodes[name] for name in wanted if name in nodes}
+        batches, domains = self._batches(exact, asked)
+        pairs = _pairs(exact, asked, self._samples(exact), batches)
         sizes, found = _sizes(exact, self._options), dict[str, LowRank | None].fromkeys(wanted)
         for name, how in wanted.items():
             if name in pairs:
-                ranks = LayerRanks(nodes[name], pairs.pop(name), how.kind, self._options.seed, *sizes(nodes[name][0]))
+                given = self._options.seed, *sizes(nodes[name][0]), domains
+                ranks = LayerRanks(nodes[name], pairs.pop(name), how.kind, *given)
                 found[name] = ranks.measured(how.ranks) if how.ranks else ranks.choose(self._options.rank_error)
         return found
+
+    def _batches(self, train: TrainGraph, nodes: Mapping[str, Sequence[Node]]) -> tuple[list[Array], list[int]]:
+        """Return micro-batches as numbers of samples, spread over those of each domain, and their domains if known."""
+        assert self._options.data is not None
+        size, count = train.micro_batch, len(self._samples(train).x)
+        domains = domains_of(self._options.data, count)
+        operands = (operand(node, name) for each in nodes.values() for node in each for name in ("x", "dy"))
+        step_bytes = 8 * sum(value.elements for value in operands)  # float64
+        most = min(MOST_SAMPLES, max(SAMPLES, MOST_BYTES * size // max(step_bytes, 1)))
+        kinds = np.unique(domains)
+        each = max(2, most // (size * len(kinds)))
+        batches = [part for kind in kinds for part in _spread_over(np.flatnonzero(domains == kind), each, size)]
+        return batches, np.repeat(np.arange(len(kinds)), each).tolist() if len(kinds) > 1 else []
 
     def _samples(self, train: TrainGraph) -> Samples:
         assert self._options.data is not None
@@ -156,13 +174,33 @@ def _sizes(exact: TrainGraph, options: CompileOptions) -> Callable[[Node], tuple
     return sizes
 
 
+def domains_of(path: Path, count: int) -> Array:
+    """Return the domain of each sample, as the array `domain` of an .npz names it; one for all without. Errors: E0105.
+
+    count: of the samples.
+    """
+    if "domain" not in names_in(path):
+        return np.zeros(count, int)
+    (found,) = read_arrays(path, ("domain",))
+    if found.shape != (count,):
+        what = f"domain has shape {found.shape}, and there are {count} samples"
+        raise CompileError("E0105", path.name, what, "give a number for each sample")
+    return found
+
+
+def _spread_over(samples: Array, count: int, size: int) -> list[Array]:
+    """Return so many micro-batches of these samples, evenly spread; few samples are taken again."""
+    places = np.arange(count * size)
+    chosen = samples[places * len(samples) // len(places) if len(samples) > len(places) else places % len(samples)]
+    return [chosen[first : first + size] for first in range(0, len(chosen), size)]
+
+
 def _pairs(
-    train: TrainGraph, nodes: Mapping[str, Sequence[Node]], samples: Samples
+    train: TrainGraph, nodes: Mapping[str, Sequence[Node]], samples: Samples, batches: Sequence[Array]
 ) -> dict[str, list[tuple[Pair, ...]]]:
     """Return what each gradient is made of, on several micro-batches of the samples."""
-    trainer, size, found = Trainer(train), train.micro_batch, {name: list[tuple[Pair, ...]]() for name in nodes}
-    for index in range(max(2, SAMPLES // size)):
-        chosen = [(index * size + i) % len(samples.x) for i in range(size)]
+    trainer, found = Trainer(train), {name: list[tuple[Pair, ...]]() for name in nodes}
+    for chosen in batches:
         values = trainer.values(samples.x[chosen], samples.y[chosen])
         for name, each in nodes.items():
             found[name].append(tuple(_pair(node, values) for node in each))

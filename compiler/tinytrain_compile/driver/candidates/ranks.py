@@ -3,7 +3,8 @@
 A layer's error does not depend on what other layers keep: the forward pass and the gradients of data are exact. So
 every layer is looked at by itself, on activations and gradients of one exact step per micro-batch. With subspaces that
 follow (asi) the iteration is run through the micro-batches as the device runs it, in float64, and the first one is not
-counted; fixed subspaces are those of all micro-batches together.
+counted. Fixed subspaces are those of all micro-batches together. Their error is cross-validated: each part of the
+micro-batches is judged by the subspaces of the others, because samples that choose a subspace always fit into it.
 """
 
 from __future__ import annotations
@@ -87,6 +88,8 @@ TAILS = tuple(0.5 * 0.5**k for k in range(20))
 """Shares of a mode's squares that ranks leave out, from the coarsest on."""
 MOST_TRIALS = 48
 """Rank vectors of a layer whose error is measured, at most."""
+FOLDS = 4
+"""Parts of the micro-batches if no domains are named; each judges the fixed subspaces of the others."""
 
 Ranks = dict[int, int]
 """Axis -> rank."""
@@ -106,6 +109,8 @@ class LayerRanks:
     several layers share the weight: it is their sum. pairs: of each micro-batch, one for each node. element_bytes: of
     an element that is kept exactly; core_bytes: of one of a core in fixed subspaces, others are float32.
 
+    folds: the domain of each micro-batch; (): not known, FOLDS parts in turn.
+
     Samples come in any order, so that their mode has no fixed subspace: it stays whole. Layers that share a weight have
     the same ranks, the same fixed subspaces, and subspaces of their own that follow.
     """
@@ -116,11 +121,14 @@ class LayerRanks:
     seed: int = 0
     element_bytes: int = FLOAT_BYTES
     core_bytes: int = FLOAT_BYTES
+    folds: Sequence[int] = ()
     _grams: dict[int, list[list[Array]]] = field(default_factory=dict[int, list[list[Array]]])
+    _rows: dict[tuple[int, int | None], Array] = field(default_factory=dict[tuple[int, "int | None"], Array])
     _trials: dict[tuple[int, ...], RankTrial] = field(default_factory=dict[tuple[int, ...], RankTrial])
 
     def __post_init__(self) -> None:
         self._shape = self.pairs[0][0].x.shape
+        self._folds = self.folds or [index % FOLDS for index in range(len(self.pairs))]
         self._axes = [axis for _, axis in MODES[len(self._shape)]]
         self._open = [axis for axis in self._axes if axis or self.kind == "asi"]
         for axis in self._open:
@@ -157,35 +165,50 @@ class LayerRanks:
         plain = LowRank(ranks, self.kind, error=self._trials[ranks].error, trials=trials)
         return plain if self.kind == "asi" else self._fixed(plain)
 
-    def _fixed(self, plain: LowRank) -> LowRank:
-        """Return ranks with subspaces, and in int8 networks with steps of what is kept."""
-        how = replace(plain, bases=self.bases(plain.reduced(self._shape)))
+    def _fixed(self, plain: LowRank, without: int | None = None) -> LowRank:
+        """Return ranks with subspaces, and in int8 networks with steps of what is kept. without: a fold."""
+        how = replace(plain, bases=self.bases(plain.reduced(self._shape), without))
         if self.core_bytes == FLOAT_BYTES:
             return how
-        steps, wide = measured_steps([pair.x for each in self.pairs for pair in each], how.bases)
+        seen = [pair.x for index in self._others(without) for pair in self.pairs[index]]
+        steps, wide = measured_steps(seen, how.bases)
         return replace(how, steps=steps, wide=wide)
 
-    def bases(self, ranks: Ranks) -> dict[int, Array]:
-        """Return fixed subspaces by HOSVD over all micro-batches, float64; a row's largest element is positive."""
-        return {axis: _leading(np.sum(self._grams[axis], axis=(0, 1)), rank) for axis, rank in ranks.items()}
+    def bases(self, ranks: Ranks, without: int | None = None) -> dict[int, Array]:
+        """Return fixed subspaces by HOSVD over the micro-batches, float64; a row's largest element is positive."""
+        return {axis: self._leading(axis, without)[:rank] for axis, rank in ranks.items()}
+
+    def _leading(self, axis: int, without: int | None) -> Array:
+        if (axis, without) not in self._rows:
+            grams = [self._grams[axis][index] for index in self._others(without)]
+            self._rows[axis, without] = _principal(np.sum(grams, axis=(0, 1)))
+        return self._rows[axis, without]
+
+    def _others(self, fold: int | None) -> list[int]:
+        """Return the micro-batches of other folds; all if there is no other."""
+        return [i for i, own in enumerate(self._folds) if own != fold] or list(range(len(self.pairs)))
 
     def error(self, ranks: tuple[int, ...]) -> float:
-        """Return |dW - exact| / |exact|, the root mean square over the micro-batches that count."""
-        reduced = LowRank(ranks).reduced(self._shape)
-        fixed = None if self.kind == "asi" else self._fixed(LowRank(ranks, self.kind))
+        """Return |dW - exact| / |exact|, the root mean square over the micro-batches that count.
+
+        If the samples name domains, it is that of the worst one.
+        """
+        reduced, plain = LowRank(ranks).reduced(self._shape), LowRank(ranks, self.kind)
+        fixed = {} if self.kind == "asi" else {fold: self._fixed(plain, fold) for fold in set(self._folds)}
         follow = [{axis: self._first(node, axis, rank) for axis, rank in reduced.items()} for node in self.nodes]
-        squares: list[float] = []
+        squares = dict[int, list[float]]()
         for index, each in enumerate(self.pairs):
             follow = [{a: self._next(a, index, i, u) for a, u in own.items()} for i, own in enumerate(follow)]
             exact = self._exact.get(index)
             norm = 0.0 if exact is None else float(np.linalg.norm(exact))
             if exact is not None and norm > 0:
                 copies = (
-                    self._gradient_of_copy(pair, own if fixed is None else fixed)
+                    self._gradient_of_copy(pair, fixed.get(self._folds[index], own))
                     for pair, own in zip(each, follow, strict=True)
                 )
-                squares.append((float(np.linalg.norm(sum(copies, -exact))) / norm) ** 2)
-        return math.sqrt(sum(squares) / len(squares)) if squares else 0.0
+                square = (float(np.linalg.norm(sum(copies, -exact))) / norm) ** 2
+                squares.setdefault(self._folds[index] if self.folds else 0, []).append(square)
+        return max((math.sqrt(sum(each) / len(each)) for each in squares.values()), default=0.0)
 
     def _gradient_of_copy(self, pair: Pair, how: LowRank | Mapping[int, Array]) -> Array:
         """Return how: subspaces by axis, or fixed ones. A gradient is a sum over samples, so that these are left in
@@ -279,8 +302,8 @@ def _gram(x: Array, axis: int) -> Array:
     return flat @ flat.T
 
 
-def _leading(gram: Array, rank: int) -> Array:
-    """Return the eigenvectors of the largest eigenvalues as rows, each with its largest element positive."""
-    rows = np.linalg.eigh(gram)[1].T[::-1][:rank]
+def _principal(gram: Array) -> Array:
+    """Return the eigenvectors as rows, those of large eigenvalues first, each with its largest element positive."""
+    rows = np.linalg.eigh(gram)[1].T[::-1]
     signs = np.sign(rows[np.arange(len(rows)), np.argmax(np.abs(rows), axis=1)])
     return rows * signs[:, None]

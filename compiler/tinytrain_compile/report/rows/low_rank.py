@@ -22,7 +22,7 @@ def low_rank_pieces(summary: Summary) -> list[str]:
     extra = sum(item.extra_macs for item in kept)
     pieces.append(f"{'-' if extra < 0 else '+'}{macs_text(abs(extra))} MAC a step")
     errors = [item.error for item in kept if item.error is not None]
-    return [*pieces, f"error of a gradient on --data up to {100 * max(errors):.1f} %"] if errors else pieces
+    return [*pieces, f"error of a gradient up to {100 * max(errors):.1f} %"] if errors else pieces
 
 
 def low_rank_lines(summary: Summary, width: int) -> list[str]:
