@@ -260,14 +260,14 @@ def test_a_shared_weight_learns_from_copies_and_goes_back_into_its_file(place: P
 def test_int8_counts_int8_bytes(place: Path) -> None:
     """What is kept is compared with a byte for each element, and four of a float32 head's; layers of all kinds."""
     flags = ("--quant", "int8", "--calib", "own.npz", "--update", "all", "--data", "own.npz", "--activations", "asi")
-    run("kinds.onnx", *flags, "--rank-error", "0.4", *BATCH, "--verify", "host").check_success()
+    run("kinds.onnx", *flags, "--rank-error", "0.6", *BATCH, "--verify", "host").check_success()
     report = json.loads((place / "out" / "report.json").read_text())
     items = report["low_rank"]
     assert len(items) > 1 and report["verify"]["result"] == "pass"
     for item in items:
         size_bytes = 4 if item["layer"].startswith("fc") else 1
         assert item["exact_bytes"] == size_bytes * np.prod(item["shape"]) > item["kept_bytes"] + item["state_bytes"]
-        assert item["error"] <= 0.4
+        assert item["error"] <= 0.6
 
 
 NARROW, DENSE, SHARED = "narrow/Conv", "fc/Gemm", "once/Conv"
