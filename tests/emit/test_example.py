@@ -51,7 +51,9 @@ def _lines() -> chain.Project:
 
 CASES: dict[str, Callable[[], chain.Project]] = {
     "float32": lambda: chain.project(chain.train_graph(models.mlp())),
-    "a batch and all parts": lambda: chain.project(chain.train_graph(models.mlp(), batch=4), parts=ALL),
+    "a batch and all parts": lambda: chain.project(
+        chain.train_graph(models.mlp(), batch=4, learning_rate=0.1), parts=ALL
+    ),
     "values": lambda: chain.project(chain.train_graph(models.mlp(), loss="mse")),
     "features": lambda: chain.project(chain.train_graph(models.mlp(), "last:1"), parts=ALL, features=True),
     "slices": lambda: chain.project(chain.train_graph(models.mlp(), batch=4), slices=True),
