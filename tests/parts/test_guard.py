@@ -15,6 +15,7 @@ import pytest
 import tinytrain_compile as tt
 from testing.networks import models
 from tests.e2e.broken import write
+from tests.e2e.marks import needs_qemu
 from tests.emit.test_generated_c import needs_gcc
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.types import Array
@@ -166,6 +167,15 @@ def test_values(tmp_path: Path) -> None:
     assert 1.01 < found["most"] / found["error"] < 1.0101
     decisions = decide(made, own, (1e-5, 5.0, 1e30))
     assert decisions == [True, True, False, False]
+
+
+@needs_qemu
+def test_golden_samples_count_for_a_flash_budget(tmp_path: Path) -> None:
+    """Kernels and prepared weights are chosen with them in flash."""
+    golden, own = golden_file(tmp_path, lambda rng: rng.integers(0, 4, GOLDEN))
+    options = {"update": "last:1", "verify": "none", "quant": "int8", "calib": own, "features": "on"}
+    made = tt.compile(write(models.mlp(), tmp_path, "m.onnx"), guard=golden, flash_budget="1MB", **options)
+    assert made.report["runtime"]["guard"]["features"]
 
 
 def test_refused(tmp_path: Path) -> None:

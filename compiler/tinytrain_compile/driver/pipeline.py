@@ -178,10 +178,7 @@ def _plan(read: _Read, progress: Progress, by_data: ByData | None) -> _Planned |
         part.check(candidate.train, candidate.plan)
     if options.flash_budget_bytes is not None:
         candidate = with_prepared_weights(planner, candidate, _lowering(progress))
-    if options.guard is not None:
-        from tinytrain_compile.driver.golden import with_golden
-
-        options = with_golden(options, model, candidate.train.training_step, candidate.plan)
+    options = planner.emitted_options(candidate)
     summary = _summarise(model, candidate, options, read.target)
     notes = (*notes, *option_notes(options, len(summary.layers)), *format_notes(candidate.train, read.target))
     summary = replace(summary, notes=notes)

@@ -163,6 +163,14 @@ class Planner:
 
         return limit if find_tools(self.target).cross_cc is not None else None
 
+    def emitted_options(self, candidate: Candidate) -> CompileOptions:
+        """Return the options with which the code of a candidate is written: with golden samples, which take flash."""
+        if self.options.guard is None:
+            return self.options
+        from tinytrain_compile.driver.golden import with_golden
+
+        return with_golden(self.options, self.model, candidate.train.training_step, candidate.plan)
+
     def flash_over(self, candidate: Candidate) -> int | None:
         """Return by how many bytes a candidate's least code is above the flash limit, 0 if it fits.
 
@@ -177,7 +185,7 @@ class Planner:
                 return None
             self.compiled += 1
             rows = any(map(takes_lines, candidate.plan.order))  # a plan with nothing that helps reads the whole image
-            options = replace(self.options, input_lines=rows)
+            options = replace(self.emitted_options(candidate), input_lines=rows)
             self._made.flash[candidate] = least_flash_bytes(candidate, options, self.target)
         return max(0, self._made.flash[candidate] - limit)
 

@@ -48,7 +48,7 @@ def _possible(planner: Planner, candidate: Candidate) -> bool:
 
 def _flash_bytes(planner: Planner, candidate: Candidate, report: Report) -> int:
     """Return bytes of code for speed, and of constants."""
-    generator = Generator(candidate, planner.options, planner.target, report)
+    generator = Generator(candidate, planner.emitted_options(candidate), planner.target, report)
     return generator.code(generator.whole(False)).sizes.total_bytes
 
 
