@@ -6,8 +6,8 @@
 #include "tt_errors.h"
 #include "tt_mve_windows.h"
 
-/* -1 where the errors from element `at` on, `step` apart, are kept; bits: of whole bytes of channels. */
-static inline TT_ALWAYS tt_i32x4 tt_kept_x4(const void *mask, int32_t at, int32_t step, tt_keep keep)
+/* -1 where the errors from element `at` on, `step` apart, are kept; bits: of whole bytes of channels; bit: at % 8. */
+static inline TT_ALWAYS tt_i32x4 tt_kept_x4(const void *mask, int32_t at, int32_t bit, int32_t step, tt_keep keep)
 {
     if (keep.kind == TT_KEPT_BY_VALUE) {
 #if TT_HAS_MVE
@@ -21,17 +21,19 @@ static inline TT_ALWAYS tt_i32x4 tt_kept_x4(const void *mask, int32_t at, int32_
 #if TT_HAS_MVE
     const uint32x4_t places = vmulq_n_u32(vidupq_n_u32(0u, 1), (uint32_t)step / 8u);
     const uint32x4_t bytes = vldrbq_gather_offset_u32((const uint8_t *)mask + at / 8, places);
-    return vshrq_n_s32(vshlq_r_s32(vreinterpretq_s32_u32(bytes), 31 - at % 8), 31);
+    return vshrq_n_s32(vshlq_r_s32(vreinterpretq_s32_u32(bytes), 31 - bit), 31);
 #else
     const uint8_t *const from = (const uint8_t *)mask + at / 8;
-    const int32_t bit = at % 8, by = step / 8;
+    const int32_t by = step / 8;
     return tt_lanes(-(from[0] >> bit & 1), -(from[by] >> bit & 1), -(from[2 * by] >> bit & 1), -(from[3 * by] >> bit & 1));
 #endif
 }
 
 /* Where the tap of every place of every phase is in a channel's weights: taps run backwards. */
-static inline TT_ALWAYS void tt_place_backwards(uint8_t *places, tt_image layer, tt_taps window, tt_bands cut)
+static inline TT_ALWAYS void tt_place_backwards(
+    uint8_t *places, tt_image layer, tt_taps window, tt_spread spread, tt_bands cut)
 {
+    const int32_t down = spread.down / spread.rows, right = spread.right / spread.columns;
     memset(places, TT_NO_TAP, (size_t)(16 * cut.vectors * tt_phases_of(cut)));
     for (int32_t phase = 0; phase < tt_phases_of(cut); phase++, places += 16 * cut.vectors) {
         const int32_t p = (phase / cut.phase_columns + layer.top) % cut.phase_rows;
@@ -41,70 +43,99 @@ static inline TT_ALWAYS void tt_place_backwards(uint8_t *places, tt_image layer,
                 const int32_t row = (window.rows - 1 - r) * cut.phase_rows + p;
                 const int32_t column = (window.columns - 1 - s) * cut.phase_columns + q;
                 if (row < window.kernel_rows && column < window.kernel_columns) {
-                    places[s * cut.deep + r] = (uint8_t)(row * window.kernel_columns + column);
+                    places[s * right * cut.deep + r * down] = (uint8_t)(row * window.kernel_columns + column);
                 }
             }
         }
     }
 }
 
-/* Rows of a depthwise QConvGradInput. layer: the incoming error and the padding of the layer; exponent: of the incoming
- * error less that of what comes out; mask: see tt_keep; row_at: see tt_lay_rows8, or NULL. */
+/* What the ends of an error's sums read of a channel: its factor, shift (within +-31) and mask; peak: of all errors. */
+typedef struct tt_error_ends {
+    tt_i32x4 factor, by;
+    const void *mask;
+    tt_keep keep;
+    int32_t *peak;
+} tt_error_ends;
+
+/* The errors of a phase, or of all interleaved maps of columns, in a strip. start: the first element; rows: how many rows
+ * there are from it on; column: of the phase. */
+static inline TT_ALWAYS void tt_depthwise8_error_strip(int8_t *y, const int8_t *bands, const int8_t *taps, int32_t start,
+    int32_t rows, int32_t column, tt_spread spread, tt_bands cut, int32_t channels, tt_error_ends ends)
+{
+    const int32_t on = cut.phase_columns * spread.columns, line = cut.phase_rows * spread.rows * cut.columns;
+    const bool maps = tt_lanes_are_maps(spread, cut);
+    const tt_four four = maps ? tt_four_maps(cut, 1) : tt_four_of(cut, 1, 1);
+    const int32_t lane = maps ? channels : four.columns == 1 ? line * channels : on * channels;
+    for (int32_t i = 0; i < tt_bands_in(cut) * cut.band; i += four.rows) {
+        const int32_t band = i / cut.band, row = tt_start_of(band, cut) + i % cut.band;
+        const int8_t *from = bands + band * spread.columns * cut.across * cut.deep + i % cut.band;
+        if (row >= rows) {
+            continue; /* the phase has a row less */
+        }
+        for (int32_t map = 0; map < spread.columns; map += maps ? 4 : 1, from += (maps ? 4 : 1) * cut.across * cut.deep) {
+            const int32_t width = (cut.columns - column - map + on - 1) / on;
+            const int8_t *at = from;
+            int32_t place = start + (row * line + map) * channels;
+            for (int32_t x = 0; x < width; x += four.columns) {
+                const int32_t back = tt_back_of(x, width, four);
+                at -= back * four.step;
+                place -= back * on * channels;
+                const tt_i32x4 sums = tt_windows_x4(at, taps, four.step, cut.vectors);
+                tt_i32x4 error = tt_requantise_x4(sums, ends.factor, ends.by);
+                if (ends.keep.kind != TT_ALL_KEPT) {
+                    error &= tt_kept_x4(ends.mask, place, start % 8, lane, ends.keep);
+                }
+                tt_scatter8_x4(y + place, lane, tt_usual_error_x4(error, ends.peak));
+                at += four.on;
+                place += four.columns * on * channels;
+            }
+        }
+    }
+}
+
+/* Rows of a depthwise QConvGradInput, with strides or dilations. layer: the incoming error and the padding of the layer;
+ * exponent: of the incoming error less that of what comes out; mask: see tt_keep; row_at: see tt_lay_rows8, or NULL. */
 static inline TT_ALWAYS void tt_depthwise8_error_rows(int8_t *y, int8_t *scratch, int32_t *peak, const int8_t *g,
     const int8_t *w, const int32_t *multiplier, const int8_t *shift, const void *mask, const int32_t *row_at,
-    int32_t exponent, tt_image layer, tt_taps window, tt_bands cut, tt_keep keep)
+    int32_t exponent, tt_image layer, tt_taps window, tt_spread spread, tt_bands cut, tt_keep keep)
 {
     int32_t largest = *peak;
     const int32_t lanes = 16 * cut.vectors, kernel = window.kernel_rows * window.kernel_columns;
-    const int32_t pixel = layer.channels;
-    const tt_four four = tt_four_of(cut, 1, 1);
+    const int32_t row = spread.rows * layer.width * layer.channels, pixel = spread.columns * layer.channels;
     uint16_t *const elements = (uint16_t *)(void *)(scratch + lanes * (1 + tt_phases_of(cut)));
     int8_t *const taps = scratch, *const bands = (int8_t *)elements + tt_noted_bytes(cut);
     uint8_t *const places = (uint8_t *)scratch + lanes;
     tt_image image = layer;
-    image.top = window.rows - 1 - layer.top / cut.phase_rows;
-    image.left = window.columns - 1 - layer.left / cut.phase_columns;
-    tt_place_backwards(places, layer, window, cut);
-    tt_note_places(elements, image.width * pixel, pixel, cut);
-    memset(bands, 0, (size_t)(tt_bands_in(cut) * cut.across * cut.deep + 16));
-    for (int32_t c = 0; c < layer.count * pixel; c++) {
-        const int32_t channel = layer.count == 1 ? c : c % pixel, n = layer.count == 1 ? 0 : c / pixel;
-        const int8_t *const own = g + n * layer.height * layer.width * pixel + channel;
-        const tt_i32x4 factor = tt_all(multiplier[channel]), by = tt_all(tt_clamp(shift[channel] + exponent, -31, 31));
-        for (int32_t first = 0; first < cut.height; first += cut.strip) {
-            if (row_at == NULL) {
-                tt_lay_bands8(
-                    bands, own, first, 0, image, 1, TT_NO_SPREAD, elements, image.width * pixel, pixel, cut);
-            } else {
-                tt_lay_rows8(bands, own, row_at + first, image, cut);
-            }
-            for (int32_t phase = 0; phase < tt_phases_of(cut); phase++) {
-                const int32_t p = phase / cut.phase_columns, q = phase % cut.phase_columns;
-                const int32_t width = (cut.columns - q + cut.phase_columns - 1) / cut.phase_columns;
-                const int32_t down = (p + layer.top % cut.phase_rows) / cut.phase_rows;
-                const int32_t ahead = down + (q + layer.left % cut.phase_columns) / cut.phase_columns * cut.deep;
-                (void)tt_lay_taps8(taps, places + phase * lanes, w + channel * kernel, cut.vectors);
-                for (int32_t i = 0; i < tt_bands_in(cut) * cut.band; i += four.rows) {
-                    const int32_t band = i / cut.band, row = tt_start_of(band, cut) + i % cut.band;
-                    const int8_t *at = bands + band * cut.across * cut.deep + i % cut.band + ahead;
-                    const int32_t line = (first + row) * cut.phase_rows + p;
-                    int32_t place = ((n * cut.rows + line) * cut.columns + q) * pixel + channel;
-                    if (line >= cut.rows) {
-                        continue; /* the phase has a row less */
-                    }
-                    for (int32_t column = 0; column < width; column += four.columns) {
-                        const int32_t back = tt_back_of(column, width, four);
-                        at -= back * four.step;
-                        place -= back * cut.phase_columns * pixel;
-                        const tt_i32x4 sums = tt_windows_x4(at, taps, four.step, cut.vectors);
-                        tt_i32x4 error = tt_requantise_x4(sums, factor, by);
-                        if (keep.kind != TT_ALL_KEPT) {
-                            error &= tt_kept_x4(mask, place, four.pixels * pixel, keep);
-                        }
-                        tt_scatter8_x4(y + place, four.pixels * pixel, tt_usual_error_x4(error, &largest));
-                        at += four.on;
-                        place += four.columns * cut.phase_columns * pixel;
-                    }
+    image.top = (window.rows - 1) * spread.down - layer.top / cut.phase_rows;
+    image.left = (window.columns - 1) * spread.right - layer.left / cut.phase_columns;
+    tt_place_backwards(places, layer, window, spread, cut);
+    tt_note_places(elements, row, pixel, cut);
+    memset(bands, 0, (size_t)(tt_bands_in(cut) * spread.columns * cut.across * cut.deep + 16));
+    for (int32_t c = 0; c < layer.count * layer.channels; c++) {
+        const int32_t channel = layer.count == 1 ? c : c % layer.channels, n = layer.count == 1 ? 0 : c / layer.channels;
+        const int8_t *const own = g + n * layer.height * layer.width * layer.channels + channel;
+        const tt_error_ends ends = {tt_all(multiplier[channel]),
+            tt_all(tt_clamp(shift[channel] + exponent, -31, 31)), mask, keep, &largest};
+        for (int32_t map = 0; map < spread.rows; map++) {
+            const int32_t height = spread.rows == 1 ? cut.height : (cut.rows - map + spread.rows - 1) / spread.rows;
+            for (int32_t i = 0; i < height; i += cut.strip) {
+                const int32_t first = i + cut.strip <= height ? i : height - cut.strip;
+                if (row_at == NULL) {
+                    tt_lay_bands8(bands, own, first, map, image, 1, spread, elements, row, pixel, cut);
+                } else {
+                    tt_lay_rows8(bands, own, row_at + first, image, cut);
+                }
+                for (int32_t phase = 0; phase < tt_phases_of(cut); phase++) {
+                    const int32_t p = phase / cut.phase_columns, q = phase % cut.phase_columns;
+                    const int32_t down = (p + layer.top % cut.phase_rows) / cut.phase_rows;
+                    const int32_t ahead = down + (q + layer.left % cut.phase_columns) / cut.phase_columns * cut.deep;
+                    const int32_t line = (first * spread.rows + map) * cut.phase_rows + p;
+                    const int32_t rows = (cut.rows - line + cut.phase_rows * spread.rows - 1) / (cut.phase_rows * spread.rows);
+                    (void)tt_lay_taps8(taps, places + phase * lanes, w + channel * kernel, cut.vectors);
+                    tt_depthwise8_error_strip(y, bands + ahead, taps,
+                        ((n * cut.rows + line) * cut.columns + q) * layer.channels + channel, rows, q, spread, cut,
+                        layer.channels, ends);
                 }
             }
         }
@@ -115,10 +146,10 @@ static inline TT_ALWAYS void tt_depthwise8_error_rows(int8_t *y, int8_t *scratch
 /* A depthwise QConvGradInput. */
 static inline TT_ALWAYS void tt_depthwise8_error(int8_t *y, int8_t *scratch, int32_t *peak, const int8_t *g,
     const int8_t *w, const int32_t *multiplier, const int8_t *shift, const void *mask, int32_t exponent, tt_image layer,
-    tt_taps window, tt_bands cut, tt_keep keep)
+    tt_taps window, tt_spread spread, tt_bands cut, tt_keep keep)
 {
     tt_depthwise8_error_rows(
-        y, scratch, peak, g, w, multiplier, shift, mask, NULL, exponent, layer, window, cut, keep);
+        y, scratch, peak, g, w, multiplier, shift, mask, NULL, exponent, layer, window, spread, cut, keep);
 }
 
 /* tt_depthwise_error, four neighbouring channels at a time. */

@@ -357,6 +357,20 @@ static inline TT_ALWAYS tt_four tt_four_of(tt_bands cut, int32_t down, int32_t r
     return (tt_four){1, 4, right * cut.deep, 4 * right * cut.deep, cut.phase_columns};
 }
 
+/* Whether four lanes go to pixels of as many interleaved maps, which are neighbours in the output: if these come in fours and
+ * are equal, and the offsets to them are not too large. */
+static inline TT_ALWAYS bool tt_lanes_are_maps(tt_spread spread, tt_bands cut)
+{
+    const bool fours = spread.columns % 4 == 0 && spread.wide % spread.columns == 0 && cut.band % 4 != 0;
+    return fours && 16 * (cut.vectors - 1) + 3 * cut.across * cut.deep <= 127;
+}
+
+/* Their steps. right: distance of windows. */
+static inline TT_ALWAYS tt_four tt_four_maps(tt_bands cut, int32_t right)
+{
+    return (tt_four){1, 1, cut.across * cut.deep, right * cut.deep, 0};
+}
+
 /* By how many pixels the four lanes at `column` would leave a row of `width`: they then begin so much earlier, and the pixels
  * before them are computed again. A row of less than four pixels is computed once, and its last lanes are not stored. */
 static inline TT_ALWAYS int32_t tt_back_of(int32_t column, int32_t width, tt_four four)
@@ -372,22 +386,13 @@ typedef struct tt_ends_x4 {
     tt_i32x4 correction, bias, factor, by;
 } tt_ends_x4;
 
-/* Whether four lanes go to pixels of as many interleaved maps, which are neighbours in the output: if these come in fours and
- * are equal, and the offsets to them are not too large. */
-static inline TT_ALWAYS bool tt_lanes_are_maps(tt_spread spread, tt_bands cut)
-{
-    const bool fours = spread.columns % 4 == 0 && spread.wide % spread.columns == 0 && cut.band % 4 != 0;
-    return fours && 16 * (cut.vectors - 1) + 3 * cut.across * cut.deep <= 127;
-}
-
 /* Output rows of a strip, of map `map` of rows; y: the first element of the first row. */
 static inline TT_ALWAYS void tt_depthwise8_strip(int8_t *y, const int8_t *bands, const int8_t *taps, int32_t border,
     tt_taps window, tt_spread spread, tt_bands cut, int32_t channels, tt_ends_x4 ends, tt_end8 end)
 {
     const int32_t on = spread.columns * channels, row = spread.rows * spread.wide * channels;
     const bool maps = tt_lanes_are_maps(spread, cut);
-    const tt_four of_maps = {1, 1, cut.across * cut.deep, window.right * cut.deep, 0};
-    const tt_four four = maps ? of_maps : tt_four_of(cut, window.down, window.right);
+    const tt_four four = maps ? tt_four_maps(cut, window.right) : tt_four_of(cut, window.down, window.right);
     const int32_t lane = maps ? channels : four.columns == 1 ? row : on, together = maps ? 4 : 1;
     for (int32_t i = 0; i < tt_bands_in(cut) * cut.band; i += four.rows) {
         const int32_t band = i / cut.band, at_row = tt_start_of(band, cut) + i % cut.band;

@@ -42,6 +42,7 @@ from tinytrain_compile.ops.int8.conv_form import (
     is_spread,
     lying,
     reads_ragged,
+    spreads_error,
     stored_dtypes,
     turned_bytes,
 )
@@ -267,6 +268,8 @@ def _grad_scratch(node: Node) -> int:
         return error_product_scratch(node)
     if is_depthwise(node):
         return backward_depthwise(node).scratch_bytes
+    if spreads_error(node):
+        return forward_depthwise(node).scratch_bytes
     rows, (_, height, width, _) = backward_dense(node), result(node, "error").shape
     copied = error_patch(node).elements(TILE_WIDTH) if gathers_error(conv, (height, width)) else 0
     turned = min(turned_bytes(node), LEAST_ROW_BYTES) if conv.groups == 1 and conv.split is None else 0

@@ -158,15 +158,22 @@ def is_spread(node: Node) -> bool:
     return node.op == "QConv" and conv.strides == (1, 1) and conv.dilations != (1, 1)
 
 
+def spreads_error(node: Node) -> bool:
+    """Tell whether dilated windows of a depthwise data gradient may be laid together: those in steps of one pixel."""
+    conv, error = geometry(node), node.outputs[0].shape
+    depthwise = node.op == "QConvGradInput" and conv.groups == operand(node, "g").shape[3] == error[3] > 1
+    return depthwise and conv.strides == (1, 1) and conv.dilations != (1, 1) and conv.split is None
+
+
 def shared_steps(node: Node) -> tuple[int, int]:
-    """Return by how much the taps of a depthwise QConv are dilated and its output is divisible: (rows, columns)."""
-    _, rows, columns, _ = result(node, "y").shape
+    """Return by how much the taps of a depthwise layer are dilated and its result is divisible: (rows, columns)."""
+    _, rows, columns, _ = node.outputs[0].shape
     down, right = geometry(node).dilations
     return math.gcd(down, rows), math.gcd(right, columns)
 
 
 def spread_columns(node: Node) -> tuple[int, int]:
-    """Return (columns of taps, interleaved images) of a depthwise QConv with dilated columns.
+    """Return (columns of taps, interleaved images) of a depthwise layer with dilated columns.
 
     As many images as divide both the dilation and the row; what is left of the dilation are zeros between the taps.
     """
@@ -188,8 +195,8 @@ def transposed_copy(node: Node) -> Value | None:
 
 
 def forward_depthwise(node: Node) -> DepthwiseTiles:
-    """Return tiles of a depthwise QConv."""
-    conv, (_, height, width, _) = geometry(node), result(node, "y").shape
+    """Return tiles of a depthwise QConv, or of a data gradient whose windows are dilated."""
+    conv, (_, height, width, _) = geometry(node), node.outputs[0].shape
     columns, images = spread_columns(node)
     kernel, dilations = (conv.kernel[0], columns), (conv.dilations[0], images)
     return depthwise_tiles((height, width), kernel, conv.strides, dilations=dilations)

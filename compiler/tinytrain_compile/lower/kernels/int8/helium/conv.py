@@ -48,6 +48,7 @@ from tinytrain_compile.ops.int8.conv_form import (
     is_depthwise,
     is_product,
     lying,
+    spreads_error,
 )
 from tinytrain_compile.ops.int8.error import MaskAttrs
 from tinytrain_compile.ops.int8.tiles import DepthwiseTiles
@@ -180,6 +181,8 @@ def vector_grad_input(node: Node, context: KernelContext) -> KernelSpec | None:
     attrs = attrs_of(node, QConvGradInputAttrs)
     if is_depthwise(node):
         return vector_depthwise_gradient(node, context)
+    if spreads_error(node):
+        return band_gradient(node, None)
     pixels = math.prod(result(node, "error").shape[:3])
     product = vector_error_product(node, context, pixels, pixels, False) if is_product(attrs.conv) else None
     return product or (None if context.layout.transposed else any_gradient(node))

@@ -35,6 +35,7 @@ from tinytrain_compile.ops.int8.conv_form import (
     geometry,
     is_spread,
     shared_steps,
+    spreads_error,
 )
 from tinytrain_compile.ops.int8.tiles import DepthwiseTiles
 from tinytrain_compile.ops.names import attrs_of, operand, result
@@ -84,11 +85,16 @@ class Bands:
         noted = -(-2 * self.places * self.deep // BYTES) * BYTES
         return taps + noted + -(-self.strip // self.band) * self.maps * self.across * self.deep + BYTES + self.spare
 
-    def cost(self, width: int, read: int, strips: int, edges: int, differ: bool) -> float:
+    def lanes_are_maps(self, columns: int) -> bool:
+        """Tell whether lanes are pixels of four interleaved maps of `columns` (tt_lanes_are_maps)."""
+        fours = self.maps % LANES == 0 and columns % self.maps == 0 and self.band % LANES != 0
+        return fours and BYTES * (self.vectors - 1) + 3 * self.across * self.deep <= LARGEST_OFFSET
+
+    def cost(self, width: int, read: int, strips: int, edges: int, differ: bool, columns: int) -> float:
         """Estimate the instructions of a channel, for phases (or maps) of `width` pixels in a row.
 
         read: columns of the image in a band (of a map); strips: of all maps of rows; edges: most of their bands that
-        have rows of the border; differ: whether strips of a map differ in these.
+        have rows of the border; differ: whether strips of a map differ in these; columns: of the output.
         """
         bands, by_rows = strips * -(-self.strip // self.band), self.band % LANES == 0
         edges = min(edges, bands)
@@ -102,6 +108,8 @@ class Bands:
         lines = bands * (self.band // LANES if by_rows else self.band) * math.prod(self.phases) * self.maps
         fours = width if by_rows else -(-width // LANES)
         back = 0 if by_rows or (width % LANES == 0 and self.maps == 1) else _BACK * min(self.maps, 2)
+        if self.lanes_are_maps(columns):
+            lines, fours, back = lines // LANES, width, 0
         line = _FOUR_ROWS if by_rows else _LINE * min(self.maps, 2)
         laid += _PHASE * strips * math.prod(self.phases) if self.phases != (1, 1) else 0
         return laid + lines * (line + fours * (_FOUR + back + _SUM * self.vectors))
@@ -127,12 +135,13 @@ def cut_bands(
     narrow: bool = False,
     pitches: tuple[int, int] | None = None,
     maps: tuple[int, int] = (1, 1),
-) -> Bands | None:
-    """Return the cheapest bands whose scratch is at most `room` bytes, None if there are none.
+    columns: int = 0,
+) -> tuple[float, Bands] | None:
+    """Return the cheapest bands whose scratch is at most `room` bytes, and their cost; None if there are none.
 
     strips: permitted ones; narrow: whether rows may have less than four pixels; pitches: elements of the image from row
     to row and from pixel to pixel, unless its rows are anywhere. maps: interleaved rows and columns; out_hw is of the
-    largest. If phases differ in their extents, lanes are pixels of a row.
+    largest; columns: of all of them. If phases differ in their extents, lanes are pixels of a row.
     """
     width, ragged = -(-out_hw[1] // phases[1]), out_hw[0] % phases[0] + out_hw[1] % phases[1] > 0
     across = (width - 1) * window.strides[1] + window.taps[1] + window.lead[1]
@@ -155,9 +164,12 @@ def cut_bands(
                 bands = Bands(strip, band, deep, across, vectors, places, phases, spare, maps[1])
                 if bands.scratch_bytes <= room:
                     ways.append(
-                        (bands.cost(width, read, turns, _EDGES * maps[0], strip * phases[0] < out_hw[0]), bands)
+                        (
+                            bands.cost(width, read, turns, _EDGES * maps[0], strip * phases[0] < out_hw[0], columns),
+                            bands,
+                        )
                     )
-    return min(ways, key=lambda way: (way[0], way[1].scratch_bytes))[1] if ways else None
+    return min(ways, key=lambda way: (way[0], way[1].scratch_bytes), default=None)
 
 
 def _noted(read: int, deep: int, pitches: tuple[int, int] | None, runs: int) -> list[int]:
@@ -179,7 +191,7 @@ def band_depthwise(node: Node, block: RowBlock | None) -> KernelSpec | None:
     if not _takes(node) or (is_spread(node) and block is not None):
         return None
     anywhere = block is not None
-    cut = _cut_maps(node, tiles, conv.dilations, anywhere) or _cut_maps(node, tiles, shared_steps(node), anywhere)
+    cut = _cut_maps(node, tiles, anywhere)
     if cut is None:
         return None
     spread, (high, wide), window, bands = cut
@@ -197,55 +209,57 @@ def band_depthwise(node: Node, block: RowBlock | None) -> KernelSpec | None:
     return KernelSpec(inputs, [_in_bands(inputs, block, shape, bands, body)], plain)
 
 
-def _cut_maps(
-    node: Node, tiles: DepthwiseTiles, spread: tuple[int, int], anywhere: bool
-) -> tuple[tuple[int, int], tuple[int, int], Window, Bands] | None:
-    """Cut the output into interleaved maps: (their numbers, rows and columns of the first, its window, its bands).
+Maps = tuple[tuple[int, int], tuple[int, int], Window, Bands]
+
+
+def _cut_maps(node: Node, tiles: DepthwiseTiles, anywhere: bool = False) -> Maps | None:
+    """Cut the result into interleaved maps: (their numbers, rows and columns of the first, its window, its bands).
 
     None if bands do not suit it. The maps may differ by a row or a column. anywhere: rows of the image lie anywhere.
     """
-    conv, (_, rows, columns, _), (_, _, width, channels) = (
-        geometry(node),
-        result(node, "y").shape,
-        operand(node, "x").shape,
-    )
+    steps = [sorted({1, *pair}) for pair in zip(geometry(node).dilations, shared_steps(node), strict=True)]
+    ways = [_cut_by(node, tiles, (rows, columns), anywhere) for rows in steps[0] for columns in steps[1]]
+    return min((way for way in ways if way), key=lambda way: way[0], default=(0, None))[1]
+
+
+def _cut_by(node: Node, tiles: DepthwiseTiles, spread: tuple[int, int], anywhere: bool) -> tuple[float, Maps] | None:
+    """Return _cut_maps by `spread` maps, and its cost."""
+    conv, (_, rows, columns, _) = geometry(node), node.outputs[0].shape
+    _, _, width, channels = operand(node, "x" if node.op == "QConv" else "g").shape
     high, wide = -(-rows // spread[0]), -(-columns // spread[1])
     reach = [
         (taps - 1) * step // maps + 1 for taps, step, maps in zip(conv.kernel, conv.dilations, spread, strict=True)
     ]
     window = Window((reach[0], reach[1]), conv.strides)
-    strips = range(1, rows // spread[0] + 1) if is_spread(node) else [tiles.strip]
+    strips = range(1, rows // spread[0] + 1) if conv.dilations != (1, 1) else [tiles.strip]
     pitches = None if anywhere else (spread[0] * width * channels, spread[1] * channels)
-    uneven = columns % spread[1] > 0 and columns // spread[1] < LANES
+    narrow = node.op == "QConv" and (columns % spread[1] == 0 or columns // spread[1] >= LANES)
     bands = cut_bands(
-        tiles.scratch_bytes, tiles.phases, (high, wide), window, strips, width, not uneven, pitches, spread
+        tiles.scratch_bytes, tiles.phases, (high, wide), window, strips, width, narrow, pitches, spread, columns
     )
-    return (spread, (high, wide), window, bands) if bands else None
+    return (bands[0], (spread, (high, wide), window, bands[1])) if bands else None
 
 
 def band_gradient(node: Node, block: RowBlock | None) -> KernelSpec | None:
     """Compute a depthwise QConvGradInput: in one strip if it fits, or row by row; None if bands do not suit it."""
     attrs, (count, height, width, channels) = attrs_of(node, QConvGradInputAttrs), operand(node, "g").shape
-    conv, (_, rows, columns, _) = attrs.conv, result(node, "error").shape
-    tiles, phases = _of_rows(backward_depthwise(node), block, 1), conv.strides
-    uneven = backward_phases(node) != phases and block is not None
-    if not _takes(node) or uneven or (attrs.mask.kind == "bits" and channels % 8):
+    conv, (_, rows, columns, _), spreads = attrs.conv, result(node, "error").shape, spreads_error(node)
+    if not _takes(node) or (attrs.mask.kind == "bits" and channels % 8):
         return None
-    window, high = _gradient_window(conv, phases), -(-rows // phases[0])
-    if any(window.taps[axis] - 1 < conv.pads[axis] // phases[axis] for axis in (0, 1)):
+    cut = _cut_maps(node, forward_depthwise(node)) if spreads else _cut_phases(node, block)
+    reach = [(conv.kernel[axis] - 1) * conv.dilations[axis] // conv.strides[axis] for axis in (0, 1)]
+    if cut is None or any(reach[axis] < conv.pads[axis] // conv.strides[axis] for axis in (0, 1)):
         return None
-    strips = [s for s in range(1, high + 1) if high % s == 0] if block is None else [1]
-    pitches = (width * channels, channels) if block is None else None
-    bands = cut_bands(tiles.scratch_bytes, phases, (rows, columns), window, strips, width, pitches=pitches)
-    if bands is None:
-        return None
+    spread, largest, window, bands = cut
     names = ("multiplier", "shift", "w", *attrs.mask.operands)
     inputs = [*tensors(node, "peak", "p_out", "p_in"), image_of(node, "g", block), *tensors(node, *names)]
     layer, shape = (count, height, width, channels, *conv.pads[:2], 0), output_shape(node)
     if block is not None:
-        high, shape = block.count, output_shape(node, block.count * phases[0])
-    largest = (high, -(-columns // phases[1]))
-    numbers = _shapes(layer, window.taps, (1, 1), conv.kernel, (shape[1], columns), largest, bands)
+        largest, shape = (block.count, largest[1]), output_shape(node, block.count * conv.strides[0])
+    layer, taps, cut = _shapes(
+        layer, conv.kernel if spreads else window.taps, (1, 1), conv.kernel, (shape[1], columns), largest, bands
+    )
+    numbers = (layer, taps, struct("tt_spread_of", (*conv.dilations, *spread, rows, columns)), cut)
 
     def body(y: Buffer, scratch: Buffer, given: Sequence[Buffer]) -> Stmt:
         peak, p_out, p_in, g, multiplier, shift, w, *others = given
@@ -256,6 +270,19 @@ def band_gradient(node: Node, block: RowBlock | None) -> KernelSpec | None:
         )
 
     return KernelSpec(inputs, [_in_bands(inputs, block, shape, bands, body), None], plain)
+
+
+def _cut_phases(node: Node, block: RowBlock | None) -> Maps | None:
+    """Cut a data gradient without dilations into the phases of its strides, as _cut_maps does."""
+    (_, _, width, channels), (_, rows, columns, _) = operand(node, "g").shape, result(node, "error").shape
+    tiles, phases = _of_rows(backward_depthwise(node), block, 1), geometry(node).strides
+    if backward_phases(node) != phases and block is not None:
+        return None
+    window, high = _gradient_window(geometry(node), phases), -(-rows // phases[0])
+    strips = [s for s in range(1, high + 1) if high % s == 0] if block is None else [1]
+    pitches = (width * channels, channels) if block is None else None
+    bands = cut_bands(tiles.scratch_bytes, phases, (rows, columns), window, strips, width, pitches=pitches)
+    return ((1, 1), (high, -(-columns // phases[1])), window, bands[1]) if bands else None
 
 
 def image_of(node: Node, name: str, block: RowBlock | None) -> te.Tensor:
