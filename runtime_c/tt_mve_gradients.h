@@ -33,7 +33,8 @@ typedef struct tt_sums {
 
 #if TT_HAS_MVE
 #define TT_NEAR_RUNS [a] "+r"(a), [b] "+r"(b->at_0), [b2] "+r"(b->at_2)
-#define TT_FAR_RUNS TT_NEAR_RUNS, [b1] "+r"(b->at_1), [b3] "+r"(b->at_3)
+/* Two in high registers: GCC reloads "r" into the low ones only, of which sums take four, and a frame pointer one. */
+#define TT_FAR_RUNS [a] "+h"(a), [b] "+r"(b->at_0), [b1] "+r"(b->at_1), [b2] "+r"(b->at_2), [b3] "+h"(b->at_3)
 #define TT_CONSTANT(n) __builtin_constant_p(n)
 #endif
 
@@ -75,11 +76,16 @@ static inline TT_ALWAYS void tt_runs8_x4(
                          : [n] "r"(n / 32)
                          : "lr", "q0", "q1", "q2", "memory");
     } else {
-        __asm__ volatile("dlstp.8 lr, %[n]\n"
+        /* fixed, so that GCC finds registers for all: see TT_FAR_RUNS */
+        register int32_t left __asm__("lr") = n;
+        register int32_t s_0 __asm__("r0") = s->sum_0, s_1 __asm__("r2") = s->sum_1;
+        register int32_t s_2 __asm__("r4") = s->sum_2, s_3 __asm__("r6") = s->sum_3;
+        __asm__ volatile("dlstp.8 lr, lr\n"
                          "1:\n\t" TT_FAR_DOTS("vmladava.s8") "letp lr, 1b"
-                         : TT_SUMS_OF(s->sum_, "+Te"), TT_FAR_RUNS
-                         : [n] "r"(n)
-                         : "lr", "q0", "q1", "q2", "memory");
+                         : TT_SUMS_OF(s_, "+r"), TT_FAR_RUNS, "+r"(left)
+                         :
+                         : "q0", "q1", "q2", "memory");
+        *s = (tt_sums){s_0, s_1, s_2, s_3};
     }
 #else
     for (int32_t k = 0; k < n; k++) {
@@ -132,20 +138,27 @@ static inline TT_ALWAYS void tt_lay_turned8(
     }
 }
 
-/* Sums of a pixel whose taps reach beyond the error. map: the error; row, column: of the first of its places. */
-static inline TT_ALWAYS void tt_border_x4(tt_sums *s, const int8_t *map, const int8_t *weights, int32_t row,
-    int32_t column, tt_reach rows, tt_reach columns, tt_conv_shape of)
+/* Adds the products of a pixel to s. at: the first place of the error under its taps; weights: those of the first tap;
+ * down, across: taps inside the error. */
+static inline TT_ALWAYS void tt_add_window_x4(tt_sums *s, const int8_t *at, const int8_t *weights, int32_t down,
+    int32_t across, tt_reach rows, tt_reach columns, tt_conv_shape of)
 {
-    const int32_t runs = tt_runs_in(columns), n = columns.taps / runs * of.outputs, deep = rows.taps * runs * tt_whole(n);
-    for (int32_t r = 0; r < rows.taps; r++, row += rows.step, weights += runs * tt_whole(n)) {
-        for (int32_t run = 0; run < runs; run++) {
-            const int32_t start = column + run * columns.step, low = start < 0 ? -start : 0;
-            const int32_t room = of.wide - start, end = room < columns.taps / runs ? room : columns.taps / runs;
-            if (row >= 0 && row < of.high && low < end) {
-                tt_runs under = tt_runs_of(weights + run * tt_whole(n) + low * of.outputs, deep);
-                const int8_t *const at = map + (row * of.wide + start + low) * of.outputs;
-                tt_runs8_x4(s, at, &under, deep, (end - low) * of.outputs, false);
+    const int32_t runs = tt_runs_in(columns), n = columns.taps / runs * of.outputs, row = runs * tt_whole(n);
+    const int32_t deep = rows.taps * row, line = rows.step * of.wide * of.outputs, on = columns.step * of.outputs;
+    tt_runs under = tt_runs_of(weights, deep);
+    if (TT_LIKELY(across == columns.taps)) {
+        for (int32_t r = 0; r < down; r++, at += line) {
+#pragma GCC unroll 4
+            for (int32_t run = 0; run < runs; run++) {
+                tt_runs8_x4(s, at + run * on, &under, deep, n, false);
             }
+        }
+        return;
+    }
+    for (int32_t r = 0; r < down; r++, at += line, weights += row) {
+        under = tt_runs_of(weights, deep);
+        for (int32_t run = 0; run < (runs == 1 ? 1 : across); run++) {
+            tt_runs8_x4(s, at + run * on, &under, deep, runs == 1 ? across * of.outputs : n, false);
         }
     }
 }
@@ -178,7 +191,7 @@ static inline TT_ALWAYS void tt_conv8_error(int8_t *y, int8_t *scratch, int32_t 
         if (rows.taps == 0 || columns.taps == 0) {
             continue;
         }
-        const int32_t runs = tt_runs_in(columns), n = columns.taps / runs * of.outputs, deep = rows.taps * runs * tt_whole(n);
+        const int32_t runs = tt_runs_in(columns), n = columns.taps / runs * of.outputs;
         tt_lay_turned8(scratch, w + c, rows, columns, of);
         const tt_i32x4 factor = tt_load32_x4(multiplier + c);
         const tt_i32x4 by = tt_clamp_x4(tt_load8_x4(shift + c) + exponent, -31, 31);
@@ -186,27 +199,24 @@ static inline TT_ALWAYS void tt_conv8_error(int8_t *y, int8_t *scratch, int32_t 
         const int32_t across = (of.width - phase % of.right + of.right - 1) / of.right;
         /* pixels of a row from `low` on, `span` of them, have all their columns of taps on the error */
         const int32_t low = columns.from < 0 ? -columns.from : 0;
-        const int32_t span = of.wide - (columns.taps - 1) * columns.step - columns.from - low;
+        const int32_t room = of.wide - (columns.taps - 1) * columns.step - columns.from - low;
+        const uint32_t span = room > 0 ? (uint32_t)room : 0u;
         for (int32_t line = 0; line < of.count * high; line++) {
-            const int32_t image = line / high, row = rows.from + line % high;
-            const int8_t *const map = g + image * of.high * of.wide * of.outputs;
-            const bool inside = row >= 0 && row + (rows.taps - 1) * rows.step < of.high;
-            const uint32_t most = inside && span > 0 ? (uint32_t)span : 0u;
+            const int32_t image = line / high;
+            const tt_inside down = tt_inside_of(rows, line % high, of.high);
+            const int32_t row = image * of.high + rows.from + line % high + down.first * rows.step;
+            const int8_t *const map = g + (row * of.wide + columns.from) * of.outputs;
+            const int8_t *const weights = scratch + down.first * runs * tt_whole(n);
             int32_t place = ((image * of.height + phase / of.right + line % high * of.down) * of.width + phase % of.right)
                 * of.channels + c;
             for (int32_t i = 0; i < across; i++, place += of.right * of.channels) {
                 tt_sums s = {0, 0, 0, 0};
-                if ((uint32_t)(i - low) < most) {
-                    const int8_t *at = map + (row * of.wide + columns.from + i) * of.outputs;
-                    tt_runs weights = tt_runs_of(scratch, deep);
-                    for (int32_t r = 0; r < rows.taps; r++, at += rows.step * of.wide * of.outputs) {
-                        for (int32_t run = 0; run < runs; run++) {
-                            tt_runs8_x4(&s, at + run * columns.step * of.outputs, &weights, deep, n, false);
-                        }
-                    }
-                } else {
-                    tt_border_x4(&s, map, scratch, row, columns.from + i, rows, columns, of);
+                tt_inside inside = {0, columns.taps};
+                if ((uint32_t)(i - low) >= span) {
+                    inside = tt_inside_of(columns, i, of.wide);
                 }
+                tt_add_window_x4(&s, map + (i + inside.first * columns.step) * of.outputs,
+                    weights + inside.first * (runs == 1 ? of.outputs : tt_whole(n)), down.taps, inside.taps, rows, columns, of);
                 tt_i32x4 sums = tt_requantise_x4(tt_lanes(s.sum_0, s.sum_1, s.sum_2, s.sum_3), factor, by);
                 if (keep.kind != TT_ALL_KEPT) {
                     sums &= tt_kept_four(mask, place, of.channels % 4 == 0, keep);
