@@ -183,26 +183,163 @@ static inline TT_ALWAYS int32_t tt_skipped(int32_t j, tt_map_row row)
 }
 
 #if TT_HAS_MVE
-/* The weights of a row of taps, whose steps are those of tt_is_quick and rounded by noise. n: see tt_map_sums_x4. */
-static inline TT_ALWAYS void tt_quick_row8(int8_t *w, const int8_t *error, tt_map_row row, int32_t map, int32_t n,
-    int32_t correction, int32_t multiplier, int32_t exponent, tt_moves by, tt_conv_shape of)
+/* The error of a map of at most 64 pixels, in registers. */
+typedef struct tt_held {
+    int8x16_t at_0, at_16, at_32, at_48;
+} tt_held;
+
+static inline TT_ALWAYS bool tt_is_held(int32_t count, int32_t n)
 {
-    const int32_t down = exponent - by.spare + 32, apart = of.count * map;
+    return count == 1 && n % 16 == 0 && n <= 64;
+}
+
+static inline TT_ALWAYS tt_held tt_hold(const int8_t *error, int32_t n)
+{
+    const int8x16_t first = vldrbq_s8(error);
+    return (tt_held){first, n > 16 ? vldrbq_s8(error + 16) : first, n > 32 ? vldrbq_s8(error + 32) : first,
+        n > 48 ? vldrbq_s8(error + 48) : first};
+}
+
+#define TT_HELD_DOT(with, i) "vldrb.8 q0, [%[from], %[at" #i "]]\n\t" with " %[s], %q[e" #i "], q0\n\t"
+#define TT_HELD_FROM(i) [e##i] "w"(held.at_##i), [at##i] "i"(reach + i)
+#define TT_HELD_SUM(dots, ...) __asm__ volatile(dots : [s] "=&Te"(sum) : [from] "h"(from), __VA_ARGS__ : "q0", "memory")
+
+/* The sum of a map of n elements, which lies `ahead` of from; n and ahead are constants. */
+static inline TT_ALWAYS int32_t tt_held_sum(tt_held held, const int8_t *from, int32_t ahead, int32_t n)
+{
+    const int32_t reach = TT_CONSTANT(ahead) ? ahead : 0; /* it is none at some levels of optimisation */
+    int32_t sum;
+    from += ahead - reach;
+    if (n == 16) {
+        TT_HELD_SUM(TT_HELD_DOT("vmladav.s8", 0), TT_HELD_FROM(0));
+    } else if (n == 32) {
+        TT_HELD_SUM(
+            TT_HELD_DOT("vmladav.s8", 0) TT_HELD_DOT("vmladava.s8", 16), TT_HELD_FROM(0), TT_HELD_FROM(16));
+    } else if (n == 48) {
+        TT_HELD_SUM(TT_HELD_DOT("vmladav.s8", 0) TT_HELD_DOT("vmladava.s8", 16) TT_HELD_DOT("vmladava.s8", 32),
+            TT_HELD_FROM(0), TT_HELD_FROM(16), TT_HELD_FROM(32));
+    } else {
+        TT_HELD_SUM(TT_HELD_DOT("vmladav.s8", 0) TT_HELD_DOT("vmladava.s8", 16) TT_HELD_DOT("vmladava.s8", 32)
+                        TT_HELD_DOT("vmladava.s8", 48),
+            TT_HELD_FROM(0), TT_HELD_FROM(16), TT_HELD_FROM(32), TT_HELD_FROM(48));
+    }
+    return sum;
+}
+
+/* The sums of four maps, `map` apart: those that the offset of a load reaches share a pointer. */
+static inline TT_ALWAYS tt_i32x4 tt_held_sums_x4(tt_held held, const int8_t *from, int32_t map, int32_t n)
+{
+    const int32_t reached = (143 - n) / map < 3 ? (143 - n) / map + 1 : 4;
+    const int32_t first = tt_held_sum(held, from, 0, n);
+    const int32_t second = tt_held_sum(held, from + 1 / reached * map, 1 % reached * map, n);
+    const int32_t third = tt_held_sum(held, from + 2 / reached * reached * map, 2 % reached * map, n);
+    return tt_lanes(first, second, third, tt_held_sum(held, from + 3 / reached * reached * map, 3 % reached * map, n));
+}
+
+/* Numbers of tt_quick_x4 for the weights of a channel. lift: spare bits of gradients with what is kept of velocities; down,
+ * kept, stored: shifts behind the products with the step's factor and, with momentum, with rate[2] and rate[4]. */
+typedef struct tt_quick {
+    int32_t lift, multiplier, down, kept, stored;
+} tt_quick;
+
+/* Those of channel o; exponent: of its steps. lift: 0 if a step or a velocity may need more than them. */
+static inline TT_ALWAYS tt_quick tt_quick_of(int32_t multiplier, int32_t exponent, int32_t o, tt_moves by, tt_through through)
+{
+    int32_t lift = by.spare, kept = 0, stored = 0;
+    bool quick = by.kind == TT_BY_NOISE && through.momentum < 2 && through.largest == 0;
+    if (quick && through.momentum == 1) {
+        const int32_t unit = by.p[0] + (by.shift[o] >> 1);
+        kept = by.rate[3] - 53 + through.state[2] - unit;
+        /* a gradient is below 2^(31 - spare), what is kept of a velocity at most 2^(60 + kept): their sum is below the
+         * double of the larger one */
+        lift = by.spare - 1 < -30 - kept ? by.spare - 1 : -30 - kept;
+        stored = by.rate[5] - 23 + unit - through.state[0] - lift;
+        quick = tt_is_quick(kept) && tt_is_quick(stored);
+    }
+    quick = quick && lift > 0 && tt_is_quick(exponent - lift);
+    return (tt_quick){quick ? lift : 0, multiplier, exponent - lift + 32, kept + 32, stored + 32};
+}
+
+/* The upper half of a product with a number that is lifted by `lift` bits, at least one. */
+static inline TT_ALWAYS tt_i32x4 tt_upper_x4(tt_i32x4 value, int32_t lift, int32_t multiplier)
+{
+    const tt_i32x4 lifted = __builtin_constant_p(lift) ? value << (lift - 1) : vshlq_r_s32(value, lift - 1);
+    return vqdmulhq_n_s32(lifted, multiplier);
+}
+
+/* value = (255 - tt_mixed_x4(words)) + value, or - value. In one piece, because GCC would spill what it orders otherwise. */
+#define TT_WITH_NOISE(value, words, with)                                                                              \
+    __asm__("vshr.u32 q0, %q[by], #15\n\tveor q0, q0, %q[by]\n\tvmul.i32 q0, q0, %[a]\n\tvadd.i32 q0, q0, %[b]\n\t"       \
+            "vshr.u32 q0, q0, #24\n\t" with " %q[to], q0, %q[to]"                                                       \
+            : [to] "+w"(value)                                                                                         \
+            : [by] "w"(words), [a] "r"(0u - 1664525u), [b] "r"(~1013904223u)                                           \
+            : "q0")
+
+/* Minus value / 256, rounded down and clamped to +-limit <= 127, in the low bytes of the lanes: in place, for which there
+ * is no intrinsic. */
+static inline TT_ALWAYS tt_i32x4 tt_minus8_x4(tt_i32x4 value, int32_t limit)
+{
+    __asm__("vqmovnb.s32 %q0, %q0\n\tvshr.s16 %q0, %q0, #8\n\tvqneg.s8 %q0, %q0" : "+w"(value));
+    int8x16_t byte = vreinterpretq_s8_s32(value);
+    if (limit < 127) {
+        byte = vmaxq_s8(vminq_s8(byte, vdupq_n_s8((int8_t)limit)), vdupq_n_s8((int8_t)-limit));
+    }
+    return vreinterpretq_s32_s8(byte);
+}
+
+/* The low bytes of the lanes, or only of the own ones if there may be others. */
+static inline TT_ALWAYS void tt_store8_own(int8_t *to, tt_i32x4 lanes, uint32_t own, int32_t maps)
+{
+    if (maps % 4 == 0) {
+        tt_store8_x4(to, lanes);
+    } else {
+        vstrbq_p_s32(to, lanes, (mve_pred16_t)own);
+    }
+}
+
+/* The weights of a row of taps, four by four, in which steps are those of `quick` and rounded by noise. n: see
+ * tt_map_sums_x4. */
+static inline TT_ALWAYS void tt_quick_row8(int8_t *w, const int8_t *error, tt_held held, tt_map_row row, int32_t map,
+    int32_t n, int32_t correction, tt_quick quick, tt_moves by, tt_through through, tt_conv_shape of)
+{
+    const int32_t apart = of.count * map, lift = through.momentum == 0 ? by.spare : quick.lift;
     tt_i32x4 words = tt_words_x4(by.noise, by.salt, row.at);
     const int8_t *from = row.from;
+    int8_t *velocity = through.velocity + (through.momentum == 0 ? 0 : row.at);
+    uint32_t total = 0, size = 0;
     w += row.at;
     for (int32_t j = row.first; j < row.end; j += 4, w += 4, from += 4 * apart, words = tt_next_words_x4(words)) {
         const int32_t skip = tt_skipped(j, row);
+        uint32_t own = 0xffffu << 4 * skip;
+        TT_UNSEEN(own); /* GCC moves the constant 0xf000 of 16 bits in a way that the assembler refuses */
         if (skip > 0) {
             w -= skip;
             from -= skip * apart;
+            velocity -= skip;
             words = tt_words_x4(by.noise, by.salt, row.at + j - row.first - skip);
         }
-        tt_i32x4 sums = tt_map_sums_x4(error, from, of.count, map, of.high * of.wide, n);
+        tt_i32x4 sums = tt_is_held(of.count, n) ? tt_held_sums_x4(held, from, map, n)
+                                                : tt_map_sums_x4(error, from, of.count, map, of.high * of.wide, n);
         sums = of.zero == 0 ? sums : vaddq_n_s32(sums, correction);
-        const tt_i32x4 step = vrshlq_n_s32(vmulhq_s32(sums << by.spare, tt_all(multiplier)), down);
-        const tt_i32x4 moved = vmlaq_n_s32(tt_mixed_x4(words), tt_load8_x4(w), 256) - step;
-        tt_store8_from(w, tt_clamp_x4(moved >> 8, -by.limit, by.limit), skip);
+        if (through.momentum != 0) {
+            sums += vrshlq_n_s32(tt_upper_x4(tt_load8_x4(velocity), 22, by.rate[2]), quick.kept);
+            tt_i32x4 fine = vrshlq_n_s32(tt_upper_x4(sums, lift, by.rate[4]), quick.stored);
+            const int32_t salts = (int32_t)((uint32_t)through.salt - (uint32_t)by.salt);
+            total = row.maps % 4 == 0 ? vmaxavq_s32(total, sums) : vmaxavq_p_s32(total, sums, (mve_pred16_t)own);
+            size = row.maps % 4 == 0 ? vmaxavq_s32(size, fine) : vmaxavq_p_s32(size, fine, (mve_pred16_t)own);
+            TT_WITH_NOISE(fine, vaddq_n_s32(words, salts), "vsub.i32");
+            tt_store8_own(velocity, tt_minus8_x4(fine, 127), own, row.maps);
+            velocity += 4;
+            __asm__ volatile("" : "+w"(sums) : : "memory"); /* velocities first: both at once take too many registers */
+        }
+        tt_i32x4 step = vrshlq_n_s32(tt_upper_x4(sums, lift, quick.multiplier), quick.down);
+        TT_WITH_NOISE(step, words, "vadd.i32");
+        tt_store8_own(w, tt_minus8_x4(vmlaq_n_s32(step, tt_load8_x4(w), -256), by.limit), own, row.maps);
+    }
+    if (through.momentum != 0) {
+        const int32_t least = total > 0 ? 1 : 0, magnitude = ((int32_t)size + 255) >> 8;
+        const int32_t larger = magnitude < least ? least : magnitude;
+        *through.peak = larger > *through.peak ? larger : *through.peak;
     }
 }
 #endif
@@ -288,14 +425,17 @@ static inline TT_ALWAYS void tt_weights8(
                 multiplier = tt_high_multiply(by.multiplier[o], by.rate[0]);
                 exponent = by.shift[o] + by.rate[1] + (through.momentum == 2 ? 0 : by.p[0]) - 23;
             }
+#if TT_HAS_MVE
+            const tt_quick quick = tt_quick_of(multiplier, exponent, o, by, through);
+            const tt_held held = tt_hold(error, tt_is_held(of.count, n) ? n : 0);
+#endif
             for (int32_t r = 0; r < of.rows; r++) {
                 const int32_t tap = r * of.dilation_rows, under = (tap % of.down * image_rows + tap / of.down) * of.wide;
                 const tt_map_row row = {first, end, maps, (o * of.rows + r) * maps + first,
                     scratch + (first - start) * of.count * map + under};
 #if TT_HAS_MVE
-                if (by.kind == TT_BY_NOISE && through.momentum == 0 && through.largest == 0
-                    && tt_is_quick(exponent - by.spare)) {
-                    tt_quick_row8(w, error, row, map, n, correction, multiplier, exponent, by, of);
+                if (quick.lift > 0) {
+                    tt_quick_row8((int8_t *)w, error, held, row, map, n, correction, quick, by, through, of);
                     continue;
                 }
 #endif
