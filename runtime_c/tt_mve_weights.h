@@ -397,6 +397,32 @@ static inline TT_ALWAYS int32_t tt_map_end(tt_conv_shape of)
     return of.count == 1 && pixels < 64 ? tt_whole(pixels) : pixels;
 }
 
+/* What four gradients of channel o, from element `at` on, do; the first `skip` are done already. exponent: of a step. */
+static inline TT_ALWAYS void tt_end_weights8(void *w, tt_i32x4 sums, int32_t o, int32_t at, int32_t skip,
+    int32_t multiplier, int32_t exponent, tt_moves by, tt_through through)
+{
+    sums = tt_through_x4(sums, o, at, skip, by, through);
+    tt_moves own = by;
+#if TT_HAS_MVE
+    own.spare = through.momentum == 0 ? by.spare : tt_spare_x4(sums);
+#endif
+    tt_ended_weights8(w, at, sums, skip, multiplier, exponent, tt_words_x4(by.noise, by.salt, at), own);
+}
+
+/* The factor of channel o's steps: multiplier and exponent. */
+typedef struct tt_step_factor {
+    int32_t multiplier, exponent;
+} tt_step_factor;
+
+static inline TT_ALWAYS tt_step_factor tt_step_factor_of(int32_t o, tt_moves by, tt_through through)
+{
+    if (by.kind == TT_SUMMED) {
+        return (tt_step_factor){0, 0};
+    }
+    const int32_t unit = through.momentum == 2 ? 0 : by.p[0];
+    return (tt_step_factor){tt_high_multiply(by.multiplier[o], by.rate[0]), by.shift[o] + by.rate[1] + unit - 23};
+}
+
 /* All weights. scratch: maps of the image, of.across of them or less, and one of the error. A map of the image is one of a
  * channel for a column of taps; four of them, at least, lie together. */
 static inline TT_ALWAYS void tt_weights8(
@@ -420,13 +446,9 @@ static inline TT_ALWAYS void tt_weights8(
                 error[i] = 0;
             }
             const int32_t correction = of.zero == 0 ? 0 : -of.zero * tt_sum8(0, error, of.count * pixels);
-            int32_t multiplier = 0, exponent = 0;
-            if (by.kind != TT_SUMMED) {
-                multiplier = tt_high_multiply(by.multiplier[o], by.rate[0]);
-                exponent = by.shift[o] + by.rate[1] + (through.momentum == 2 ? 0 : by.p[0]) - 23;
-            }
+            const tt_step_factor factor = tt_step_factor_of(o, by, through);
 #if TT_HAS_MVE
-            const tt_quick quick = tt_quick_of(multiplier, exponent, o, by, through);
+            const tt_quick quick = tt_quick_of(factor.multiplier, factor.exponent, o, by, through);
             const tt_held held = tt_hold(error, tt_is_held(of.count, n) ? n : 0);
 #endif
             for (int32_t r = 0; r < of.rows; r++) {
@@ -444,15 +466,130 @@ static inline TT_ALWAYS void tt_weights8(
                     const int8_t *const from = row.from + (j - first - skip) * of.count * map;
                     tt_i32x4 sums = tt_map_sums_x4(error, from, of.count, map, pixels, n);
                     sums = of.zero == 0 ? sums : sums + correction;
-                    sums = tt_through_x4(sums, o, at, skip, by, through);
-                    tt_moves own = by;
-#if TT_HAS_MVE
-                    own.spare = through.momentum == 0 ? by.spare : tt_spare_x4(sums);
-#endif
-                    tt_ended_weights8(w, at, sums, skip, multiplier, exponent, tt_words_x4(by.noise, by.salt, at), own);
+                    tt_end_weights8(w, sums, o, at, skip, factor.multiplier, factor.exponent, by, through);
                 }
             }
         }
+    }
+}
+
+/* ---- depthwise --------------------------------------------------------------------------------------------------- */
+
+/* A channel's error in scratch, `strip` rows at a time with zeros between them, and the image under it, in phases of the
+ * strides: rows of both are `pitch` apart. So a tap reads one run of the image, wherever it is. */
+typedef struct tt_channel_maps {
+    int32_t pitch, rows, phase_rows, phase_columns;
+} tt_channel_maps;
+
+static inline TT_ALWAYS tt_channel_maps tt_channel_maps_of(tt_conv_shape of)
+{
+    return (tt_channel_maps){of.wide + (of.columns - 1) * of.dilation_columns / of.right,
+        of.strip + (of.rows - 1) * of.dilation_rows / of.down, of.down < of.rows || of.dilation_rows > 1 ? of.down : of.rows,
+        of.right < of.columns || of.dilation_columns > 1 ? of.right : of.columns};
+}
+
+static inline TT_ALWAYS void tt_fill_rows8(int8_t *to, int32_t rows, int32_t value, int32_t pitch)
+{
+    if (rows > 0) {
+        tt_fill8(to, value, rows * pitch);
+    }
+}
+
+/* The image under rows of the error from `first` on. x: of the channel. What is no image is filled with its zero point
+ * already, unless strips differ in it. */
+static inline TT_ALWAYS void tt_lay_channel8(
+    int8_t *to, const int8_t *x, int32_t first, tt_channel_maps maps, tt_conv_shape of)
+{
+    const int32_t line = of.down * of.width * of.channels, pixel = of.right * of.channels;
+    for (int32_t p = 0; p < maps.phase_rows; p++) {
+        const int32_t above = of.top - p - first * of.down; /* the image's row of the first one, negated */
+        const int32_t from = tt_clamp((above + of.down - 1) / of.down, 0, maps.rows);
+        const int32_t until = tt_clamp((of.height + above + of.down - 1) / of.down, from, maps.rows);
+        for (int32_t q = 0; q < maps.phase_columns; q++, to += maps.rows * maps.pitch) {
+            const int32_t ahead = of.left - q;
+            const int32_t low = tt_clamp((ahead + of.right - 1) / of.right, 0, maps.pitch);
+            const int32_t end = tt_clamp((of.width + ahead + of.right - 1) / of.right, low, maps.pitch);
+            if (of.strip < of.high) {
+                tt_fill_rows8(to, from, of.zero, maps.pitch);
+                tt_fill_rows8(to + until * maps.pitch, maps.rows - until, of.zero, maps.pitch);
+            }
+            int8_t *row = to + from * maps.pitch + low;
+            const int8_t *at = x + (from * of.down - above) * of.width * of.channels + (low * of.right - ahead) * of.channels;
+            for (int32_t r = from; r < until && low < end; r++, row += maps.pitch, at += line) {
+                tt_gather8(row, at, pixel, end - low);
+            }
+        }
+    }
+}
+
+/* Adds the sums of all taps of a strip, `n` elements of the error with the zeros between its rows. */
+static inline TT_ALWAYS void tt_add_taps8(
+    int32_t *totals, const int8_t *error, const int8_t *image, int32_t n, tt_channel_maps maps, tt_conv_shape of)
+{
+    const int32_t area = of.rows * of.columns;
+    for (int32_t tap = 0; tap < area; tap += 4) {
+        const int8_t *at[4];
+        TT_UNROLL
+        for (int32_t i = 0; i < 4; i++) {
+            const int32_t own = tap + i < area ? tap + i : area - 1;
+            const int32_t r = own / of.columns * of.dilation_rows, s = own % of.columns * of.dilation_columns;
+            const int32_t phase = r % of.down * maps.phase_columns + s % of.right;
+            at[i] = image + (phase * maps.rows + r / of.down) * maps.pitch + s / of.right;
+        }
+        tt_runs runs = {at[0], at[1], at[2], at[3]};
+        tt_sums sums = {0, 0, 0, 0};
+        tt_runs8_x4(&sums, error, &runs, 128, n, false);
+        const tt_i32x4 all = tt_lanes(sums.sum_0, sums.sum_1, sums.sum_2, sums.sum_3);
+        tt_store32_x4(totals + tap, tt_load32_x4(totals + tap) + all);
+    }
+}
+
+/* All weights of a depthwise convolution of four taps or more. scratch: a sum of every tap, in whole vectors, and the maps of
+ * a channel. */
+static inline TT_ALWAYS void tt_depthwise8_weights(
+    void *w, int8_t *scratch, const int8_t *x, const int8_t *g, tt_conv_shape of, tt_moves by, tt_through through)
+{
+    const tt_channel_maps maps = tt_channel_maps_of(of);
+    const int32_t area = of.rows * of.columns, channels = of.channels, whole = (area + 3) / 4 * 4;
+    const int32_t all = maps.phase_rows * maps.phase_columns * maps.rows * maps.pitch;
+    int32_t *const totals = (int32_t *)(void *)scratch;
+    int8_t *const error = scratch + 4 * whole, *const image = error + of.strip * maps.pitch;
+    tt_fill8(error, 0, of.strip * maps.pitch);
+    tt_fill8(image, of.zero, all);
+    for (int32_t c = 0; c < channels; c++) {
+        int32_t sum = 0;
+        memset(totals, 0, (size_t)(4 * whole));
+        for (int32_t b = 0; b < of.count; b++) {
+            for (int32_t first = 0; first < of.high; first += of.strip) {
+                const int32_t rows = of.high % of.strip == 0 || first + of.strip <= of.high ? of.strip : of.high - first;
+                const int32_t n = (rows - 1) * maps.pitch + of.wide;
+                for (int32_t r = 0; r < rows; r++) {
+                    const int32_t place = ((b * of.high + first + r) * of.wide) * channels + c;
+                    tt_gather8(error + r * maps.pitch, g + place, channels, of.wide);
+                }
+                tt_lay_channel8(image, x + b * of.height * of.width * channels + c, first, maps, of);
+                sum = of.zero == 0 ? 0 : tt_sum8(sum, error, n);
+                tt_add_taps8(totals, error, image, n, maps, of);
+            }
+        }
+        const tt_step_factor factor = tt_step_factor_of(c, by, through);
+        for (int32_t tap = 0; tap < area; tap += 4) {
+            const int32_t skip = tap + 4 <= area ? 0 : tap + 4 - area;
+            const tt_i32x4 sums = tt_load32_x4(totals + tap - skip);
+            tt_end_weights8(w, of.zero == 0 ? sums : sums - of.zero * sum, c,
+                c * area + tap - skip, skip, factor.multiplier, factor.exponent, by, through);
+        }
+    }
+}
+
+/* Those of any layer: strip > 0: depthwise. */
+static inline TT_ALWAYS void tt_all_weights8(
+    void *w, int8_t *scratch, const int8_t *x, const int8_t *g, tt_conv_shape of, tt_moves by, tt_through through)
+{
+    if (of.strip > 0) {
+        tt_depthwise8_weights(w, scratch, x, g, of, by, through);
+    } else {
+        tt_weights8(w, scratch, x, g, of, by, through);
     }
 }
 
@@ -462,7 +599,7 @@ static inline TT_ALWAYS void tt_conv8_update(int8_t *w, int8_t *scratch, const i
     tt_conv_shape of, int32_t limit, int32_t spare)
 {
     const tt_moves by = {TT_BY_NOISE, multiplier, shift, rate, p, NULL, noise, salt, limit, spare};
-    tt_weights8(w, scratch, x, g, of, by, (tt_through){0, NULL, NULL, NULL, 0, NULL, 0});
+    tt_all_weights8(w, scratch, x, g, of, by, (tt_through){0, NULL, NULL, NULL, 0, NULL, 0});
 }
 
 /* The step of a weight with fractions. */
@@ -471,7 +608,7 @@ static inline TT_ALWAYS void tt_conv8_update_fine(int8_t *w, int8_t *fraction, i
     tt_conv_shape of, int32_t limit, int32_t spare)
 {
     const tt_moves by = {TT_BY_FRACTION, multiplier, shift, rate, p, fraction, 0, 0, limit, spare};
-    tt_weights8(w, scratch, x, g, of, by, (tt_through){0, NULL, NULL, NULL, 0, NULL, 0});
+    tt_all_weights8(w, scratch, x, g, of, by, (tt_through){0, NULL, NULL, NULL, 0, NULL, 0});
 }
 
 /* The step of a weight with momentum, or whose squares are added up; fine: with fractions, which noise does not round. What
@@ -483,7 +620,7 @@ static inline TT_ALWAYS void tt_conv8_moves(int8_t *w, int8_t *velocity, void *p
 {
     const tt_moves by = {
         fine ? TT_BY_FRACTION : TT_BY_NOISE, multiplier, shift, rate, p, fraction, noise, salt_of_w, limit, spare};
-    tt_weights8(w, scratch, x, g, of, by, (tt_through){momentum, velocity, (int32_t *)peak, (const int32_t *)state, salt, (int32_t *)rows, largest});
+    tt_all_weights8(w, scratch, x, g, of, by, (tt_through){momentum, velocity, (int32_t *)peak, (const int32_t *)state, salt, (int32_t *)rows, largest});
 }
 
 /* Gradients added to running sums. */
@@ -491,7 +628,7 @@ static inline TT_ALWAYS void tt_conv8_sums(
     int32_t *total, int8_t *scratch, const int8_t *x, const int8_t *g, tt_conv_shape of)
 {
     const tt_moves by = {TT_SUMMED, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0};
-    tt_weights8(total, scratch, x, g, of, by, (tt_through){0, NULL, NULL, NULL, 0, NULL, 0});
+    tt_all_weights8(total, scratch, x, g, of, by, (tt_through){0, NULL, NULL, NULL, 0, NULL, 0});
 }
 
 #endif

@@ -186,7 +186,7 @@ def run(
     arguments = [m.address() for m in inputs]
     arguments += [m.address() for i, m in enumerate(outputs) if i not in dict(alias_of(node))]
     scratch = Memory(max(definition.scratch(node), 4))
-    behind = [scratch.address()] if definition.scratch(node) else []
+    behind = [scratch.address()] if built.kernel.scratch_dtype else []
     if built.numbers:
         behind.append(ctypes.cast((ctypes.c_int32 * len(built.numbers))(*built.numbers), ctypes.c_void_p))
     for piece in pairwise(bounds or (0, built.turns)) if built.turns else [()]:

@@ -348,8 +348,32 @@ def map_sizes(node: Node) -> tuple[int, int]:
 def map_bytes(node: Node) -> int:
     """Return the least bytes that a weight gradient over maps takes on vectors, 0 if they are many."""
     error, image = map_sizes(node)
-    needed = error + TURNED * image
-    return needed if geometry(node).groups == 1 and needed <= LEAST_ROW_BYTES else 0
+    needed = error + TURNED * image if geometry(node).groups == 1 else (channel_maps(node) or (0, 0))[1]
+    return needed if needed <= LEAST_ROW_BYTES else 0
+
+
+CHANNEL_BYTES = 1024
+"""Bytes of a channel's maps (ChannelMaps), unless those for a single row of the error are more."""
+
+
+def channel_maps(node: Node) -> tuple[int, int] | None:
+    """Return (rows of the error at a time, bytes) of the weight gradient of a depthwise layer on vectors.
+
+    In scratch are a sum for every tap, in whole vectors, and a channel's error and image with the borders of each row.
+    None for other layers and for less than four taps.
+    """
+    conv, image, (_, high, wide, outputs) = geometry(node), operand(node, "x").shape, operand(node, "g").shape
+    taps = math.prod(conv.kernel)
+    if not conv.groups == image[3] == outputs > 1 or taps < TURNED or conv.split is not None:
+        return None
+    reach = [(conv.kernel[i] - 1) * conv.dilations[i] // conv.strides[i] for i in (0, 1)]
+    pairs = zip(conv.kernel, conv.strides, conv.dilations, strict=True)
+    phases = math.prod(stride if stride < kernel or dilation > 1 else kernel for kernel, stride, dilation in pairs)
+
+    def size(rows: int) -> int:
+        return -(-taps // 4) * 16 + (wide + reach[1]) * (rows + phases * (rows + reach[0]))
+
+    return max(((rows, size(rows)) for rows in range(1, high + 1) if size(rows) <= CHANNEL_BYTES), default=(1, size(1)))
 
 
 # ---- tiles of weight gradients over widened maps --------------------------------------------------------------------

@@ -95,10 +95,15 @@ def error_call(node: Node, helper: str, elements: int, dtype: str = "int8", *num
 
 
 def layer_shape(
-    node: Node, image: Sequence[int], error: Sequence[int], across: int = 0, zero: int = 0, flat: bool = False
+    node: Node,
+    image: Sequence[int],
+    error: Sequence[int],
+    together: tuple[int, int] = (0, 0),
+    zero: int = 0,
+    flat: bool = False,
 ) -> Expr:
-    """Return the tt_conv_shape of a layer. flat: all its pixels are one row."""
+    """Return the tt_conv_shape of a layer. together: its strip and across; flat: all its pixels are one row."""
     conv, (count, height, width, channels), (_, high, wide, outputs) = geometry(node), image, error
     size, out = ((1, height * width), (1, high * wide)) if flat else ((height, width), (high, wide))
     steps = (conv.pads[:2], conv.kernel, conv.strides, conv.dilations)
-    return conv_shape((count, *size, channels), (*out, outputs), steps, (0, across, zero))
+    return conv_shape((count, *size, channels), (*out, outputs), steps, (*together, zero))

@@ -26,7 +26,7 @@ from tinytrain_compile.lower.kernels.base import (
 from tinytrain_compile.lower.kernels.int8.strided import error_call, layer_shape
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.int8.clip import square_limit
-from tinytrain_compile.ops.int8.conv_form import geometry, is_product, map_sizes, turned_bytes
+from tinytrain_compile.ops.int8.conv_form import channel_maps, geometry, is_product, map_sizes, turned_bytes
 from tinytrain_compile.ops.int8.update import SCALE, QSumAttrs, QUpdateAttrs
 from tinytrain_compile.ops.names import is_prepared, operand, operands, result
 
@@ -47,19 +47,17 @@ def any_gradient(node: Node) -> KernelSpec | None:
 def any_update(node: Node, attrs: QUpdateAttrs | QSumAttrs) -> KernelSpec | None:
     """Compute the step of a weight by its gradient, or add this to a running sum.
 
-    None for other nodes, and if the plan's scratch does not hold four maps of the image and one of the error.
+    None for other nodes, and if the plan's scratch holds neither four maps of the image and one of the error, nor those
+    of a channel of a depthwise layer.
     """
     image, error, conv = operand(node, "x").shape, operand(node, "g").shape, geometry(node)
-    maps, (error_bytes, map_bytes) = conv.kernel[1] * image[3], map_sizes(node)
     pixels, pitch = math.prod(error[:3]), max(error[3], conv.strides[1] * image[3])
-    if conv.groups > 1 or pixels == 1 or maps < LANES or pitch >= LARGEST_PITCH:
+    maps = _dense_maps(node) if conv.groups == 1 else channel_maps(node)
+    if pixels == 1 or pitch >= LARGEST_PITCH or maps is None or maps[1] > op_def(node.op).scratch(node):
         return None
-    fitting = (op_def(node.op).scratch(node) - error_bytes) // map_bytes
-    across = maps if fitting >= maps else fitting // LANES * LANES
-    if across <= 0:
-        return None
-    scratch = tirx.decl_buffer((error_bytes + across * map_bytes,), "int8", "maps")
-    shape = layer_shape(node, image, error, across, attrs.x_zero, is_product(conv))
+    together = (0, maps[0]) if conv.groups == 1 else (maps[0], 0)
+    scratch = tirx.decl_buffer((maps[1],), "int8", "maps")
+    shape = layer_shape(node, image, error, together, attrs.x_zero, is_product(conv))
     inputs = tensors(node, *operands(node))
     inputs[0] = placeholder(node.inputs[0], "w", node.outputs[0].shape)
 
@@ -83,6 +81,14 @@ def any_update(node: Node, attrs: QUpdateAttrs | QSumAttrs) -> KernelSpec | None
 
     made, *others = node.outputs
     return KernelSpec(inputs, [written(inputs, made.shape, made.dtype, body), *(None for _ in others)], plain)
+
+
+def _dense_maps(node: Node) -> tuple[int, int] | None:
+    """Return (maps of the image that the plan's scratch holds, bytes with one of the error); None: under four maps."""
+    image, (error_bytes, map_bytes) = operand(node, "x").shape, map_sizes(node)
+    maps, fitting = geometry(node).kernel[1] * image[3], (op_def(node.op).scratch(node) - error_bytes) // map_bytes
+    across = maps if fitting >= maps else fitting // LANES * LANES
+    return (across, error_bytes + across * map_bytes) if maps >= LANES and across > 0 else None
 
 
 def _moves(
