@@ -36,8 +36,10 @@ from testing.ops.case_tiles import TILED, tiled_cases
 from testing.ops.case_vectors import VECTORS, vector_cases
 from testing.places import ROOT
 
-CHUNK = 10
-"""Cases of every op in one image."""
+MOST, KERNELS = 50, 400
+"""Cases of an operator, and kernels, in one image."""
+TASKS = 20
+"""Images of a process, which then gives back its memory."""
 ALL = (*INTEGERS, *POOLS)
 """Every operator whose results are integers."""
 NAMED = tuple(dict.fromkeys((*ALL, *FLOATS)))
@@ -147,13 +149,13 @@ class Done:
                 file.write(json.dumps(line) + "\n")
 
 
-def run(checks: dict[str, Callable[[int, int], int]], wanted: int, done: Done, jobs: int) -> None:
-    """All cases, ten of every check in turn, in processes that end after every chunk and so give back its memory."""
-    chunks = [(first, min(CHUNK, wanted - first)) for first in range(0, wanted, CHUNK)]
+def run(checks: dict[str, Callable[[int, int], int]], wanted: int, chunk: int, done: Done, jobs: int) -> None:
+    """All cases, `chunk` of every check in turn."""
+    chunks = [(first, min(chunk, wanted - first)) for first in range(0, wanted, chunk)]
     keys = [(name, count, first) for first, count in chunks for name in checks]
     rest = [key for key in keys if key not in done.kernels]
     columns = [checks[key[0]] for key in rest], [key[1] for key in rest], [key[2] for key in rest]
-    with ProcessPoolExecutor(jobs, max_tasks_per_child=1) as pool:
+    with ProcessPoolExecutor(jobs, max_tasks_per_child=TASKS) as pool:
         for key, kernels in zip(rest, pool.map(_checked, *columns), strict=True):
             done.add(key, kernels)
             name, count, first = key
@@ -177,4 +179,5 @@ def main() -> None:
     flags = parser.parse_args()
     print(f"operators: {', '.join(flags.ops)}", flush=True)
     checks = float_checks_of(flags.ops) if flags.floats else checks_of(flags.ops)
-    run(checks, flags.cases, Done(flags.keep, flags.ops), flags.jobs)
+    chunk = max(1, min(MOST, KERNELS // len(flags.ops)))
+    run(checks, flags.cases, chunk, Done(flags.keep, flags.ops), flags.jobs)

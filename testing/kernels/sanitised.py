@@ -24,7 +24,10 @@ Make = Callable[[Node, str, KernelContext], tuple[Kernel, int]]
 SCALAR, VECTORS = KernelContext(), KernelContext(InstructionSet(int_vectors=True))
 LARGE_TILES = KernelContext(InstructionSet(dsp=False, gpr=28))
 """Sixteen sums of integers at a time, as on RISC-V."""
-HEAD = """#include "tt_float_pairs.h"
+HEAD = """#include "tt_config.h"
+#undef TT_ALWAYS /* one function for all kernels: without optimisation, copies take GCC seven times as long */
+#define TT_ALWAYS __attribute__((unused))
+#include "tt_float_pairs.h"
 #include "tt_pool.h"
 #include "tt_mve_conv.h"
 #include "tt_mve_errors.h"
