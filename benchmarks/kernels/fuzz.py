@@ -19,9 +19,9 @@ import itertools
 import json
 import tempfile
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from hashlib import sha256
+from multiprocessing import get_context
 from pathlib import Path
 
 from testing.cores import NAMES, RISCV, missing_tools
@@ -154,9 +154,9 @@ def run(checks: dict[str, Callable[[int, int], int]], wanted: int, chunk: int, d
     chunks = [(first, min(chunk, wanted - first)) for first in range(0, wanted, chunk)]
     keys = [(name, count, first) for first, count in chunks for name in checks]
     rest = [key for key in keys if key not in done.kernels]
-    columns = [checks[key[0]] for key in rest], [key[1] for key in rest], [key[2] for key in rest]
-    with ProcessPoolExecutor(jobs, max_tasks_per_child=TASKS) as pool:
-        for key, kernels in zip(rest, pool.map(_checked, *columns), strict=True):
+    work = [(checks[name], count, first) for name, count, first in rest]
+    with get_context("spawn").Pool(jobs, maxtasksperchild=TASKS) as pool:
+        for key, kernels in zip(rest, pool.imap(_checked, work), strict=True):
             done.add(key, kernels)
             name, count, first = key
             print(f"cases {first} to {first + count - 1}: {kernels} kernels, 0 differences: {name}", flush=True)
@@ -164,7 +164,8 @@ def run(checks: dict[str, Callable[[int, int], int]], wanted: int, chunk: int, d
         print(f"{name}: {sum(done.kernels[key] for key in keys if key[0] == name)} kernels, 0 differences", flush=True)
 
 
-def _checked(check: Callable[[int, int], int], count: int, first: int) -> int:
+def _checked(work: tuple[Callable[[int, int], int], int, int]) -> int:
+    check, count, first = work
     return check(count, first)
 
 
