@@ -64,22 +64,14 @@ typedef struct tt_corner {
     int32_t row, column;
 } tt_corner;
 
-/* That of the next pixel: by `on` elements and the stride, and by `skip` elements more from the column `end` to `begin` of
- * the next row. end = begin: there is no next row. */
-typedef struct tt_steps {
-    int32_t on, skip, begin, end;
-} tt_steps;
+/* How far it is to another one. */
+typedef struct tt_way {
+    int32_t on, down, right;
+} tt_way;
 
-static inline TT_ALWAYS tt_corner tt_next_corner(tt_corner p, tt_steps by, tt_conv_shape of)
+static inline TT_ALWAYS tt_corner tt_behind(tt_corner p, tt_way by)
 {
-    p.at += by.on;
-    p.column += of.right;
-    if (by.end != by.begin && p.column == by.end) {
-        p.at += by.skip;
-        p.column = by.begin;
-        p.row += of.down;
-    }
-    return p;
+    return (tt_corner){p.at + by.on, p.row + by.down, p.column + by.right};
 }
 
 static inline TT_ALWAYS bool tt_is_inside(int32_t column, tt_conv_shape of)
@@ -164,7 +156,7 @@ static inline TT_ALWAYS void tt_widen_windows(
     int16_t *to, const int8_t *p, const int8_t *q, int8_t *bytes, int32_t zero, tt_window_rows of)
 {
     const int32_t blocks = of.run / 4, rest = of.run % 4, more = of.overlaps ? 0 : (of.left + 3) / 4;
-    const bool copied = of.left > 9 || (TT_HAS_DSP && rest < 3);
+    const bool copied = of.left > 9 || (TT_HAS_DSP && rest < 3 && of.left > 1);
     tt_two_rows on = {to, p, q};
     for (int32_t r = 0; r < of.rows; r++) {
         on = tt_widen_both(on.to, on.from, on.next, -zero, blocks);
@@ -335,9 +327,11 @@ static inline TT_ALWAYS void tt_conv16(int8_t *y, int16_t *scratch, const int8_t
         const bool there = top + r >= 0 && top + r < of.height;
         tt_row8(rows + r * pitch, there ? image + (top + r) * of.width * of.channels : NULL, pitch, of);
     }
-    const int32_t wide = of.wide * of.right, row = in_place ? of.width * of.channels : pitch, left = in_place ? -of.left : 0;
+    const int32_t row = in_place ? of.width * of.channels : pitch, left = in_place ? -of.left : 0;
     const bool one = in_place ? of.high == 1 : of.strip == 1;
-    const tt_steps steps = {of.right * of.channels, of.down * row - wide * of.channels, left, one ? left : left + wide};
+    const tt_way stay = {0, 0, 0}, next = {of.right * of.channels, 0, of.right}, pair = {2 * next.on, 0, 2 * of.right};
+    const tt_way wrap = {of.down * row - of.wide * next.on, of.down, -of.wide * of.right};
+    const tt_way across = {next.on + wrap.on, of.down, next.right + wrap.right}; /* from the last pixel of a row to the next */
     const int32_t start = in_place ? turn / (of.count * parts) * strip : 0;
     const int32_t behind = in_place && start + strip < of.outputs ? start + strip : of.outputs;
     for (int32_t first = start; first < behind; first += strip) {
@@ -354,34 +348,42 @@ static inline TT_ALWAYS void tt_conv16(int8_t *y, int16_t *scratch, const int8_t
                 tt_keep_ends(ends, by.bias + first, by.multiplier + first, by.shift + first, last - first);
             }
         }
-        const int32_t column = (begin - line * of.wide) * of.right + left;
+        const int32_t from = begin - line * of.wide, column = from * of.right + left;
         tt_corner p = {in_place ? image + top * row + column * of.channels : rows, top, column};
         int8_t *to = out;
-        int32_t left_over = pixels;
-        do {
-            const bool two = !lone || left_over > 1;
-            const tt_corner q = two ? tt_next_corner(p, steps, of) : p;
-            if (runs) {
-                tt_widen_windows(scratch, p.at, q.at, bytes, of.zero, under);
-            } else if (words) {
-                tt_two_windows(scratch, p, q, border, of);
-            } else {
-                tt_window8(copies, p, of);
-                tt_window8(copies + n, q, of);
-                tt_widen_windows(scratch, copies, copies + n, bytes, of.zero, under);
+        int32_t to_do = pixels, in_row = one ? pixels : of.wide - from;
+        while (to_do > 0) {
+            const bool single = lone && to_do == 1, apart = of.wide % 2 != 0 && !one && !single && in_row == 1;
+            const tt_way on = single ? stay : apart ? across : next;
+            int32_t pairs = single || apart ? 1 : (one || to_do < in_row ? to_do : in_row) / 2;
+            to = single ? last_two : to;
+            to_do -= 2 * pairs;
+            in_row -= 2 * pairs;
+            do {
+                const tt_corner q = tt_behind(p, on);
+                if (runs) {
+                    tt_widen_windows(scratch, p.at, q.at, bytes, of.zero, under);
+                } else if (words) {
+                    tt_two_windows(scratch, p, q, border, of);
+                } else {
+                    tt_window8(copies, p, of);
+                    tt_window8(copies + n, q, of);
+                    tt_widen_windows(scratch, copies, copies + n, bytes, of.zero, under);
+                }
+                if (kept > 0) {
+                    tt_two_pixels16(to, scratch, weights, ends, of.outputs, first, last, n, by);
+                } else {
+                    tt_two_pixels8(to, scratch, w, of.outputs, under, by);
+                }
+                p = tt_behind(p, pair);
+                to += 2 * of.outputs;
+            } while (--pairs > 0);
+            for (; !one && to_do > 0 && in_row <= 0; in_row += of.wide) {
+                p = tt_behind(p, wrap);
             }
-            p = tt_next_corner(q, steps, of);
-            int8_t *const own = two ? to : last_two;
-            if (kept > 0) {
-                tt_two_pixels16(own, scratch, weights, ends, of.outputs, first, last, n, by);
-            } else {
-                tt_two_pixels8(own, scratch, w, of.outputs, under, by);
-            }
-            to += 2 * of.outputs;
-            left_over -= 2;
-        } while (left_over > 0);
-        if (lone && left_over < 0) {
-            memcpy(to - 2 * of.outputs + first, last_two + first, (size_t)(last - first));
+        }
+        if (lone && to_do < 0) {
+            memcpy(out + (pixels - 1) * of.outputs + first, last_two + first, (size_t)(last - first));
         }
     }
 }

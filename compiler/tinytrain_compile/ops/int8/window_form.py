@@ -28,6 +28,8 @@ LEAST_KEPT = 6
 windows again, which takes as many instructions as widening the weights of six channels saves."""
 TURN = 32
 """TT_TURN of tt_conv.h: pixels of a call that reads the image in place."""
+_SUMS, _WINDOWS = 2, 2
+"""Approximate instructions to multiply an element of two windows by a channel's weight, and to widen it in both."""
 WORTH = 12
 """Output channels for which a window is worth reading again: 3x3 7x7x48 to 33 takes 800,234 instead of 882,888
 instructions on a Cortex-M4 with twelve instead of six channels at a time."""
@@ -100,10 +102,20 @@ def paired_windows(node: Node, room: int, shares: bool) -> PairedWindows | None:
 
     shares: its image and its output may share bytes. Then an image that is read in place is read once.
     """
-    of, outputs = window_map(node), result(node, "y").shape[3]
-    if of is None:
-        return None
-    of = of if shares or of.channels % DOT_TERMS else replace(of, strip=0)
+    cuts = [cut for of in _strips(node, shares) if (cut := _cut(node, of, room, shares)) is not None]
+    return min(cuts, key=lambda cut: _cost(node, cut), default=None)
+
+
+def _strips(node: Node, shares: bool) -> list[WindowMap]:
+    """Return ways to copy a layer's rows: as the plan has it, and all rows together."""
+    of = window_map(node)
+    if of is None or (of.strip and not shares and of.channels % DOT_TERMS == 0):
+        return [] if of is None else [replace(of, strip=0)]
+    return [of, replace(of, strip=of.out[0])] if of.strip else [of]
+
+
+def _cut(node: Node, of: WindowMap, room: int, shares: bool) -> PairedWindows | None:
+    outputs = result(node, "y").shape[3]
     row, ends = _row_bytes(of), short_ends(node) and outputs <= _TILE_PITCH
     least = 2 * row + of.copied_bytes + 2 * of.left_bytes
     if of.strip == 0 and of.channels % DOT_TERMS == 0:
@@ -123,6 +135,16 @@ def paired_windows(node: Node, room: int, shares: bool) -> PairedWindows | None:
         kept += kept % 2
     turns = high // of.strip if of.strip else -(-high * wide // TURN) * (-(-outputs // kept) if kept else 1)
     return PairedWindows(of.strip, kept, ends and kept > 0, turns, least + row * kept)
+
+
+def _cost(node: Node, cut: PairedWindows) -> int:
+    """Estimate the instructions per element of a window: sums of pairs, their windows, and weights."""
+    (_, high, wide, _), outputs = result(node, "y").shape, result(node, "y").shape[3]
+    strips = high // cut.strip if cut.strip else 1
+    pairs = strips * -(-(high // strips) * wide // 2)
+    reads = -(-outputs // cut.kept) if cut.kept else outputs
+    again = strips if cut.kept < outputs else 1
+    return pairs * outputs * _SUMS + pairs * reads * _WINDOWS + again * outputs
 
 
 def is_paired(node: Node) -> bool:
@@ -147,12 +169,16 @@ def paired_room(node: Node, shares: bool) -> PairedWindows | None:
         return None
     if not (of.out[1] % 2 or outputs % 2 or of.channels % DOT_TERMS or of.dilations != (1, 1)):
         return None
-    row, whole = _row_bytes(of), paired_windows(node, _ANY_ROOM, shares)
+    row = _row_bytes(of)
     kept = min(outputs, max(ROW_BYTES // row, min(WORTH, 2 * ROW_BYTES // row)))
-    if whole is None or kept < min(outputs, LEAST_KEPT):
+    if kept < min(outputs, LEAST_KEPT):
         return None
+    ways = _strips(node, shares)
+    way = ways[-1] if kept < outputs and ways[-1].copied_bytes <= ROW_BYTES else ways[0]
+    whole = _cut(node, way, _ANY_ROOM, shares)
+    assert whole is not None
     row += FORWARD_ENDS * _WORD * whole.ends
-    return paired_windows(node, whole.scratch_bytes - row * (whole.kept - kept), shares)
+    return _cut(node, way, whole.scratch_bytes - row * (whole.kept - kept), shares)
 
 
 def _row_bytes(of: WindowMap) -> int:
