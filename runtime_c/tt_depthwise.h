@@ -292,7 +292,7 @@ static inline TT_ALWAYS void tt_depthwise_spread(int8_t *y, int16_t *scratch, co
         const int32_t count = wide - flat.border < flat.in ? wide - flat.border : flat.in;
         const int32_t high = rows - tall.border < tall.in ? rows - tall.border : tall.in;
         const int8_t *const from = own + tall.from * down.in_step + flat.from * across.in_step;
-        int8_t *to = out + map / across.maps * down.out_step + map % across.maps * across.out_step;
+        int8_t *const to = out + map / across.maps * down.out_step + map % across.maps * across.out_step;
         int16_t *const image = scratch + of.flat * run + map * apart, *const inside = image + flat.border * rows + tall.border;
         const int32_t from_row = down.maps * down.in_step, from_column = across.maps * across.in_step;
         if (apart == 0 || turn == 0) {
@@ -303,10 +303,12 @@ static inline TT_ALWAYS void tt_depthwise_spread(int8_t *y, int16_t *scratch, co
         } else {
             tt_widen_cells(inside, from, -x_zero, from_row, from_column, 1, rows, high, count);
         }
-        for (int32_t column = 0; column < flat.out; column++, to += next) {
-            for (int32_t row = 0; row < tall.out; row += tile) {
-                const int32_t begin = row + tile <= tall.out ? row : tall.out - tile;
-                const int16_t *at = image + column * rows + begin, *taps = scratch;
+        for (int32_t row = 0; row < tall.out; row += tile) {
+            const int32_t begin = row + tile <= tall.out ? row : tall.out - tile;
+            const int16_t *first = image + begin;
+            int8_t *place = to + begin * pitch;
+            for (int8_t *const end = place + flat.out * next; place != end; place += next, first += rows) {
+                const int16_t *at = first, *taps = scratch;
                 int32_t sums[4] = {0, 0, 0, 0};
                 for (int32_t s = 0; s < of.flat; s++, at += rows, taps += run) {
                     TT_UNROLL
@@ -319,7 +321,7 @@ static inline TT_ALWAYS void tt_depthwise_spread(int8_t *y, int16_t *scratch, co
                 }
                 TT_UNROLL
                 for (int32_t k = 0; k < tile; k++) {
-                    to[(begin + k) * pitch] = tt_dense_end(sums[k], 0, ends);
+                    place[k * pitch] = tt_dense_end(sums[k], 0, ends);
                 }
             }
         }
