@@ -140,6 +140,9 @@ static inline TT_ALWAYS tt_taps3 tt_taps3_of(const int8_t *w, int32_t tap, int32
     "ldrd %[x], %[y], [%[a]], %[step]\n\t" TT_UPPER_OF(00, 1) TT_FIRST_UPPER_OF(01)                                   \
     "ldrd %[x], %[y], [%[a]]\n\t" TT_UPPER_OF(00, 2) TT_UPPER_OF(01, 1)                                               \
     "ldrd %[x], %[y], [%[a], %[step]]\n\t" TT_UPPER_OF(01, 2)
+#define TT_LAST_SUMS                                                                                                   \
+    "ldrd %[x], %[y], [%[a]], %[step]\n\t" TT_FIRST_COLUMN(00, 10)                                                     \
+    "ldrd %[x], %[y], [%[a]], %[step]\n\t" TT_NEXT_COLUMNS(00, 10, 1) "ldrd %[x], %[y], [%[a]]\n\t" TT_NEXT_COLUMNS(00, 10, 2)
 #define TT_WITH_BIAS(sum) "qadd %[s" #sum "], %[s" #sum "], %[x]\n\t"
 #define TT_TIMES(sum, correct) "smmlar %[s" #sum "], %[s" #sum "], %[x], %[s" #sum "]\n\t" correct(sum)
 #define TT_STORED(sum, carry, place)                                                                                   \
@@ -156,14 +159,23 @@ static inline TT_ALWAYS tt_taps3 tt_taps3_of(const int8_t *w, int32_t tap, int32
 #define TT_FAR_ENDS(correct, carry)                                                                                    \
     TT_SCALED_4(correct) TT_STORED(01, carry, "%[next]") TT_STORED(00, carry, "#0")                                    \
     "ldr %[y], %[pitch]\n\t" TT_STORED(10, carry, "%[y]") "add %[y], %[y], %[next]\n\t" TT_STORED(11, carry, "%[y]")
+#define TT_LAST_SCALED(correct, carry)                                                                                      \
+    "ldr %[x], %[bias]\n\t" TT_WITH_BIAS(00) TT_WITH_BIAS(10) "ldr %[x], %[factor]\n\t" TT_TIMES(00, correct)         \
+    TT_TIMES(10, correct) "ldr %[x], %[down]\n\t" TT_STORED(00, carry, "#0")
+#define TT_LAST_ENDS(correct, carry) TT_LAST_SCALED(correct, carry) TT_STORED(10, carry, "%[pitch]")
+#define TT_FAR_LAST_ENDS(correct, carry)                                                                               \
+    TT_LAST_SCALED(correct, carry) "ldr %[y], %[pitch]\n\t" TT_STORED(10, carry, "%[y]")
 #define TT_UPPER_ENDS(correct, carry)                                                                                  \
     "ldr %[x], %[bias]\n\t" TT_WITH_BIAS(00) TT_WITH_BIAS(01) "ldr %[x], %[factor]\n\t" TT_TIMES(00, correct)         \
     TT_TIMES(01, correct) "ldr %[x], %[down]\n\t" TT_STORED(01, carry, "%[next]") TT_STORED(00, carry, "#0")
-/* Tiles up to the end of a row. The last one of an odd width begins a column earlier: at the end, one is left. */
-#define TT_ROW_OF(sums, ends_of_tile, number, results, ...)                                                            \
-    __asm__ volatile("1:\n\t" sums ends_of_tile                                                                        \
-                     "ldr %[x], %[end]\n\tadd %[out], %[out], %[turn]\n\tcmp %[out], %[x]\n\tblo 1b\n\tbne 2f\n\t"       \
-                     "sub %[out], %[out], %[next]\n\tsub %[a], %[a], %[step]\n\tb 1b\n2:"                               \
+/* Tiles up to the end of a row. */
+#define TT_TILES(code)                                                                                                 \
+    "1:\n\t" code "ldr %[x], %[end]\n\tadd %[out], %[out], %[turn]\n\tcmp %[out], %[x]\n\tblo 1b"
+/* The last one of an odd width begins a column earlier: at the end, one is left. */
+#define TT_ODD_TILES(code)                                                                                             \
+    TT_TILES(code) "\n\tbne 2f\n\tsub %[out], %[out], %[next]\n\tsub %[a], %[a], %[step]\n\tb 1b\n2:"
+#define TT_ROW_OF(code, number, results, ...)                                                                          \
+    __asm__ volatile(code                                                                                              \
             : results, [x] "=&r"(x), [y] "=&r"(y), [a] "+r"(a), [out] "+r"(out)                                         \
             : [t0] "r"(taps->t[0]), [t1] "r"(taps->t[1]), [t2] "r"(taps->t[2]), [u0] "r"(taps->u[0]),                   \
             [u1] "r"(taps->u[1]), [u2] "r"(taps->u[2]), [bias] "m"(taps->bias), [factor] "m"(taps->factor),             \
@@ -171,21 +183,26 @@ static inline TT_ALWAYS tt_taps3 tt_taps3_of(const int8_t *w, int32_t tap, int32
             [offset] "i"(number), __VA_ARGS__                                                                          \
             : "memory", "cc")
 #define TT_UPPER_OUT [s00] "=&r"(sum_00), [s01] "=&r"(sum_01)
+#define TT_LEFT_OUT [s00] "=&r"(sum_00), [s10] "=&r"(sum_10)
 #define TT_ALL_OUT TT_UPPER_OUT, [s10] "=&r"(sum_10), [s11] "=&r"(sum_11)
 #define TT_NEAR_ROW(ends_of_tile, number)                                                                              \
-    TT_ROW_OF(TT_DEPTHWISE_SUMS, ends_of_tile, number, TT_LIST(TT_ALL_OUT), [pitch] "i"(pitch), [last] "i"(pitch + next))
+    TT_ROW_OF(TT_TILES(TT_DEPTHWISE_SUMS ends_of_tile), number, TT_LIST(TT_ALL_OUT), [pitch] "i"(pitch), [last] "i"(pitch + next))
 #define TT_FAR_ROW(ends_of_tile, number)                                                                               \
-    TT_ROW_OF(TT_DEPTHWISE_SUMS, ends_of_tile, number, TT_LIST(TT_ALL_OUT), [pitch] "m"(pitch))
+    TT_ROW_OF(TT_TILES(TT_DEPTHWISE_SUMS ends_of_tile), number, TT_LIST(TT_ALL_OUT), [pitch] "m"(pitch))
+#define TT_NEAR_LAST(ends_of_tile, number)                                                                             \
+    TT_ROW_OF(TT_LAST_SUMS ends_of_tile, number, TT_LIST(TT_LEFT_OUT), [pitch] "i"(pitch))
+#define TT_FAR_LAST(ends_of_tile, number)                                                                              \
+    TT_ROW_OF(TT_LAST_SUMS ends_of_tile, number, TT_LIST(TT_LEFT_OUT), [pitch] "m"(pitch))
 #define TT_UPPER_ROW(ends_of_tile, number)                                                                             \
-    TT_ROW_OF(TT_UPPER_SUMS, ends_of_tile, number, TT_LIST(TT_UPPER_OUT), [pitch] "i"(0))
+    TT_ROW_OF(TT_ODD_TILES(TT_UPPER_SUMS ends_of_tile), number, TT_LIST(TT_UPPER_OUT), [pitch] "i"(0))
 #endif
 
 /* Two rows of the output, or the first of them. a: a channel's image by columns, an even number of `rows` from one to the
  * next, aligned to 4 bytes; next, pitch: elements of the output to the next column and row. Constants but for width, which is
- * at least 2; 2 * next is at most TT_MOST_OFFSET. */
+ * at least 2, and even unless it may be `odd`; 2 * next is at most TT_MOST_OFFSET. */
 #define TT_MOST_OFFSET 4095
 static inline TT_ALWAYS void tt_depthwise_lines(int8_t *out, const int16_t *a, const tt_taps3 *taps, bool two, int32_t width,
-    int32_t rows, int32_t next, int32_t pitch, int32_t zero)
+    bool odd, int32_t rows, int32_t next, int32_t pitch, int32_t zero)
 {
 #if TT_HAS_DSP
     const int8_t *const end = out + (width - 1) * next; /* in memory, like the ends' numbers: all registers have another use */
@@ -195,10 +212,17 @@ static inline TT_ALWAYS void tt_depthwise_lines(int8_t *out, const int16_t *a, c
         TT_FOR_ZERO(TT_UPPER_ROW, TT_UPPER_ENDS);
     } else if (pitch + next > TT_MOST_OFFSET) {
         TT_FOR_ZERO(TT_FAR_ROW, TT_FAR_ENDS);
+        if (odd && width % 2 != 0) {
+            TT_FOR_ZERO(TT_FAR_LAST, TT_FAR_LAST_ENDS);
+        }
     } else {
         TT_FOR_ZERO(TT_NEAR_ROW, TT_DEPTHWISE_ENDS);
+        if (odd && width % 2 != 0) {
+            TT_FOR_ZERO(TT_NEAR_LAST, TT_LAST_ENDS);
+        }
     }
 #else
+    (void)odd;
     for (int32_t i = 0; i < (two ? 2 : 1) * width; i++) {
         const int32_t line = i / width, column = i % width;
         int32_t sum = 0;
@@ -225,6 +249,7 @@ static inline TT_ALWAYS void tt_depthwise_pairs(int8_t *y, int16_t *scratch, con
     const int8_t *const own = x + n * down.in * across.in * channels + c;
     int8_t *const out = y + n * down.out * across.out * channels + c;
     const bool alike = (apart > 0 || (tt_is_even(down) && tt_is_even(across))) && strip * down.maps >= down.out;
+    const bool odd = across.out % (2 * across.maps) != 0;
     const tt_taps3 taps = tt_taps3_of(w + 9 * c, tap, bias[c], multiplier[c], shift[c]);
     for (int32_t map = 0; map < down.maps * across.maps; map++) {
         const tt_axis_part tall = tt_axis_part_of(down, map / across.maps);
@@ -243,10 +268,10 @@ static inline TT_ALWAYS void tt_depthwise_pairs(int8_t *y, int16_t *scratch, con
             tt_widen_cells(image + flat.border * rows + low, from, -x_zero, across.maps * across.in_step,
                 down.maps * down.in_step, rows, 1, count, behind - low);
             for (int32_t i = 0; i + 2 <= high; i += 2, to += 2 * pitch) {
-                tt_depthwise_lines(to, image + i, &taps, true, flat.out, rows, next, pitch, zero);
+                tt_depthwise_lines(to, image + i, &taps, true, flat.out, odd, rows, next, pitch, zero);
             }
             if (high % 2 != 0) {
-                tt_depthwise_lines(to, image + high - 1, &taps, false, flat.out, rows, next, pitch, zero);
+                tt_depthwise_lines(to, image + high - 1, &taps, false, flat.out, odd, rows, next, pitch, zero);
             }
         }
     }

@@ -13,9 +13,9 @@ TAPS, TILE, REACH = 3, 2, 4095
 """Taps along each axis; outputs of a tile; the largest offset of an instruction, in bytes."""
 _WIDE, _LARGEST_STEP = 2, 510
 """Bytes of an element in scratch; most elements from column to column."""
-_TILE, _HALF, _ROW, _LINE, _CELL, _CLEAR = 66, 37, 30, 20, 4.5, 20
-"""Instructions of a tile, of one of one row, of a row of tiles, and to widen a row and an element of the image; of a
-column, to clear its border."""
+_TILE, _HALF, _LAST, _ROW, _LINE, _CELL, _CLEAR = 66, 37, 36, 30, 20, 4.5, 20
+"""Instructions of a tile, of one of one row, of one of one column, of a row of tiles, and to widen a row and an element
+of the image; of a column, to clear its border."""
 _LEAST, _LEAST_DILATED, _USED = 24, 14, 0.72
 """Outputs of a map, on average, from which on this form pays; and the part of whole tiles that they are at least."""
 _ROOM = DEPTHWISE_BYTES // 2
@@ -92,9 +92,9 @@ class PairedMaps:
         for tall in self.down.parts:
             strips = [min(self.strip, tall - begin) for begin in range(0, tall, self.strip)]
             for wide in self.across.parts:
-                tiles = -(-wide // TILE)
+                tiles = wide // TILE * _TILE + wide % TILE * _LAST
                 for high in strips:
-                    total += high // TILE * (tiles * _TILE + _ROW) + high % TILE * (tiles * _HALF + _ROW)
+                    total += high // TILE * (tiles + _ROW) + high % TILE * (-(-wide // TILE) * _HALF + _ROW)
                     total += (high + TAPS - 1) * (_LINE + _CELL * wide) + (0 if self.own else _CLEAR * wide)
         return total
 
