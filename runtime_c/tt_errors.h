@@ -167,32 +167,99 @@ static inline TT_ALWAYS tt_under tt_under_of(
     return (tt_under){(row * of.wide + column) * of.channels, tap_row * of.columns + tap, across.taps};
 }
 
-/* Adds the products of down x across taps to sums of four channels. on: to the error of the next row and of the next tap of
- * it; back: of their weights. */
-static inline TT_ALWAYS void tt_add_taps_x4(int32_t sums[4], const int8_t *g, const int8_t *w, int32_t kernel, int32_t down,
-    int32_t across, int32_t on_row, int32_t on, int32_t back_row, int32_t back, int32_t lanes)
+#if TT_HAS_DSP
+/* Adds the products of a tap to the sums of four channels; w: their weights, as tt_widen4 lays them. */
+static inline TT_ALWAYS void tt_add_four(int32_t sums[4], const int8_t *g, const int16_t *w)
 {
-    for (int32_t i = 0; i < down; i++, g += on_row, w -= back_row) {
+    int32_t even, odd, two;
+    __asm__("ldr %[even], %[g]\n\tldr %[two], %[first]\n\tsxtb16 %[odd], %[even], ror #8\n\tsxtb16 %[even], %[even]\n\t"
+            "smlabb %[s0], %[even], %[two], %[s0]\n\tsmlatt %[s2], %[even], %[two], %[s2]\n\tldr %[two], %[second]\n\t"
+            "smlabb %[s1], %[odd], %[two], %[s1]\n\tsmlatt %[s3], %[odd], %[two], %[s3]"
+            : [s0] "+r"(sums[0]), [s1] "+r"(sums[1]), [s2] "+r"(sums[2]), [s3] "+r"(sums[3]), [even] "=&r"(even),
+            [odd] "=&r"(odd), [two] "=&r"(two)
+            : [g] "m"(*(const int8_t(*)[4])g), [first] "m"(*(const int16_t(*)[2])w), [second] "m"(*(const int16_t(*)[2])(w + 2)));
+}
+
+/* tt_rescaled_error, in one place. */
+TT_SHARED int8_t tt_any_error(bool keep, int32_t sum, int32_t factor, int32_t down, int32_t *peak)
+{
+    return tt_rescaled_error(keep, sum, factor, down, peak);
+}
+#endif
+
+/* Adds the products of down x across taps to the sums of `lanes` channels. kernel: weights of a channel; four: those of
+ * four, as tt_add_four has them, or NULL. on: to the error of the next row and of the next tap of it; back: of their weights. */
+static inline TT_ALWAYS void tt_add_taps(int32_t sums[4], const int8_t *g, const int8_t *w, const int16_t *four, int32_t lanes,
+    int32_t kernel, int32_t down, int32_t across, int32_t on_row, int32_t on, int32_t back_row, int32_t back)
+{
+    (void)four;
+    for (int32_t i = 0; i < down; i++, g += on_row) {
         TT_UNROLL
         for (int32_t j = 0; j < across; j++) {
+            const int32_t tap = -i * back_row - j * back;
+#if TT_HAS_DSP
+            if (lanes == 4) {
+                tt_add_four(sums, g + j * on, four + 4 * tap);
+                continue;
+            }
+#endif
             TT_UNROLL
             for (int32_t k = 0; k < lanes; k++) {
-                sums[k] += g[j * on + k] * w[k * kernel - j * back];
+                sums[k] += g[j * on + k] * w[k * kernel + tap];
             }
         }
     }
 }
 
-/* A depthwise QConvGradInput, whatever its strides and dilations: four channels of a pixel at a time, `lanes` of them. */
+/* Errors of neighbours from their sums; right: whether all factors shift right. */
+static inline TT_ALWAYS void tt_lane_errors(int8_t *y, const int32_t sums[4], const int32_t factors[4], const int32_t downs[4],
+    bool right, const void *mask, int32_t place, int32_t *peak, tt_keep keep, int32_t lanes)
+{
+#if TT_HAS_DSP
+    if (lanes == 4 && TT_LIKELY(right)) {
+        const int32_t most = (*peak < 127 ? *peak : 127) - 1;
+        int32_t left = 0;
+        TT_UNROLL
+        for (int32_t k = 0; k < 4; k++) {
+            const bool kept = tt_is_kept(mask, place + k, keep);
+            const int32_t found = kept ? tt_requantise_kept(sums[k], factors[k], downs[k], 0, INT32_MIN) : 0;
+            left |= most - (found ^ (found >> 31));
+            y[place + k] = (int8_t)found;
+        }
+        if (TT_LIKELY(left >= 0)) { /* else a peak, or more than an int8, is among them */
+            return;
+        }
+    }
+#else
+    (void)right;
+#endif
+    TT_UNROLL
+    for (int32_t k = 0; k < lanes; k++) {
+        const bool kept = tt_is_kept(mask, place + k, keep);
+#if TT_HAS_DSP
+        y[place + k] = tt_any_error(kept, sums[k], factors[k], downs[k], peak);
+#else
+        y[place + k] = tt_rescaled_error(kept, sums[k], factors[k], downs[k], peak);
+#endif
+    }
+}
+
+/* A channel of a depthwise QConvGradInput, whatever its strides and dilations, or four lanes; four: then place for their weights
+ * of every tap. */
 static inline TT_ALWAYS void tt_channels_error(int8_t *y, int32_t *peak, const int8_t *g, const int8_t *w,
     const int32_t *multiplier, const int8_t *shift, const void *mask, int32_t exponent, tt_conv_shape of, tt_keep keep,
-    int32_t c, int32_t lanes)
+    int32_t c, int16_t *four, int32_t lanes)
 {
     const int32_t n = of.channels, kernel = of.rows * of.columns;
     int32_t factors[4], downs[4];
+    bool right = true;
     for (int32_t k = 0; k < lanes; k++) {
         factors[k] = tt_factor(multiplier[c + k]);
         downs[k] = tt_down(multiplier[c + k], shift[c + k] + exponent);
+        right = right && downs[k] > 0;
+    }
+    for (int32_t i = 0; TT_HAS_DSP && lanes == 4 && i < 4 * kernel; i++) {
+        four[i / 4 * 4 + tt_place(i % 4)] = w[(c + i % 4) * kernel + i / 4];
     }
     for (int32_t row = 0; row < of.count * of.height; row++) {
         const int8_t *const map = g + row / of.height * of.high * of.wide * n + c;
@@ -208,37 +275,36 @@ static inline TT_ALWAYS void tt_channels_error(int8_t *y, int32_t *peak, const i
             for (int32_t x = phase, steps = 0; x < of.width; x += of.right, steps++, place += of.right * n) {
                 const tt_under under = tt_under_of(rows, down, columns, steps, of);
                 const int8_t *const from = map + under.error, *const weight = w + c * kernel + under.tap;
+                const int16_t *const weights = lanes == 4 ? four + 4 * under.tap : NULL;
                 int32_t sums[4] = {0, 0, 0, 0};
                 if (under.across == columns.taps) {
-                    tt_add_taps_x4(sums, from, weight, kernel, down.taps, columns.taps, on_row, on, back_row,
-                        columns.apart, lanes);
+                    tt_add_taps(
+                        sums, from, weight, weights, lanes, kernel, down.taps, columns.taps, on_row, on, back_row, columns.apart);
                 } else {
                     for (int32_t j = 0; j < under.across; j++) {
-                        tt_add_taps_x4(sums, from + j * on, weight - j * columns.apart, kernel, down.taps, 1, on_row, on,
-                            back_row, columns.apart, lanes);
+                        const int16_t *const own = lanes == 4 ? weights - 4 * j * columns.apart : NULL;
+                        tt_add_taps(sums, from + j * on, weight - j * columns.apart, own, lanes, kernel, down.taps, 1, on_row, on,
+                            back_row, columns.apart);
                     }
                 }
-                TT_UNROLL
-                for (int32_t k = 0; k < lanes; k++) {
-                    const bool kept = tt_is_kept(mask, place + k, keep);
-                    y[place + k] = tt_rescaled_error(kept, sums[k], factors[k], downs[k], peak);
-                }
+                tt_lane_errors(y, sums, factors, downs, right, mask, place, peak, keep, lanes);
             }
         }
     }
 }
 
-static inline TT_ALWAYS void tt_depthwise_error(int8_t *y, int32_t *peak, const int8_t *g, const int8_t *w,
+/* four: place for four weights of every tap. */
+static inline TT_ALWAYS void tt_depthwise_error(int8_t *y, int16_t *four, int32_t *peak, const int8_t *g, const int8_t *w,
     const int32_t *multiplier, const int8_t *shift, const void *mask, int32_t exponent, tt_conv_shape of, tt_keep keep)
 {
     if (of.down > 1 || of.right > 1) {
         memset(y, 0, (size_t)(of.count * of.height * of.width * of.channels));
     }
     for (int32_t c = 0; c + 4 <= of.channels; c += 4) {
-        tt_channels_error(y, peak, g, w, multiplier, shift, mask, exponent, of, keep, c, 4);
+        tt_channels_error(y, peak, g, w, multiplier, shift, mask, exponent, of, keep, c, four, 4);
     }
     for (int32_t c = of.channels / 4 * 4; c < of.channels; c++) {
-        tt_channels_error(y, peak, g, w, multiplier, shift, mask, exponent, of, keep, c, 1);
+        tt_channels_error(y, peak, g, w, multiplier, shift, mask, exponent, of, keep, c, NULL, 1);
     }
 }
 

@@ -197,7 +197,7 @@ static inline TT_ALWAYS void tt_depthwise_error_x4(int8_t *y, int32_t *peak, con
         }
     }
     for (int32_t c = whole; c < n; c++) {
-        tt_channels_error(y, peak, g, w, multiplier, shift, mask, exponent, of, keep, c, 1);
+        tt_channels_error(y, peak, g, w, multiplier, shift, mask, exponent, of, keep, c, NULL, 1);
     }
 }
 

@@ -33,6 +33,7 @@ from tinytrain_compile.ops.int8.conv_form import (
     error_patch,
     error_product_scratch,
     forward_dense,
+    four_taps_bytes,
     forward_depthwise,
     forward_product,
     geometry,
@@ -263,6 +264,10 @@ def _grad(arrays: tuple[Array, ...], attrs: QConvGradInputAttrs) -> tuple[Array,
 
 def _grad_scratch(node: Node) -> int:
     node = lying(node)
+    return max(_own_grad_scratch(node), four_taps_bytes(node))
+
+
+def _own_grad_scratch(node: Node) -> int:
     conv = geometry(node)
     if is_product(conv):
         return error_product_scratch(node)

@@ -308,6 +308,12 @@ def column_bytes(node: Node) -> int:
     return 2 * _WIDE * math.prod(geometry(node).kernel) * operand(node, "g").shape[3]
 
 
+def four_taps_bytes(node: Node) -> int:
+    """Return bytes of the weights that a depthwise QConvGradInput reads tap by tap: of four channels, as int16."""
+    conv = geometry(node)
+    return 4 * _WIDE * math.prod(conv.kernel) if conv.groups == operand(node, "g").shape[3] > 1 else 0
+
+
 def is_one_sample(shape: tuple[int, ...], conv: ConvAttrs) -> bool:
     """Tell whether the gradient of a weight is the product of one error and one input. shape: of inputs, channels
     last."""
