@@ -278,13 +278,13 @@ static inline TT_ALWAYS void tt_channels_error(int8_t *y, int32_t *peak, const i
                 const int16_t *const weights = lanes == 4 ? four + 4 * under.tap : NULL;
                 int32_t sums[4] = {0, 0, 0, 0};
                 if (under.across == columns.taps) {
-                    tt_add_taps(
-                        sums, from, weight, weights, lanes, kernel, down.taps, columns.taps, on_row, on, back_row, columns.apart);
+                    tt_add_taps(sums, from, weight, weights, lanes, kernel, down.taps, columns.taps, on_row, on, back_row,
+                        columns.apart);
                 } else {
                     for (int32_t j = 0; j < under.across; j++) {
                         const int16_t *const own = lanes == 4 ? weights - 4 * j * columns.apart : NULL;
-                        tt_add_taps(sums, from + j * on, weight - j * columns.apart, own, lanes, kernel, down.taps, 1, on_row, on,
-                            back_row, columns.apart);
+                        tt_add_taps(sums, from + j * on, weight - j * columns.apart, own, lanes, kernel, down.taps, 1,
+                            on_row, on, back_row, columns.apart);
                     }
                 }
                 tt_lane_errors(y, sums, factors, downs, right, mask, place, peak, keep, lanes);

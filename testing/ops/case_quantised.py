@@ -334,22 +334,47 @@ def first_layer(rng: Rng) -> Geometry:
     return (1, height, width, channels), 2 * int(rng.integers(1, 5)), conv
 
 
-FIRST_LAYER = 3
-"""One in so many random convolutions is one."""
+def wide_layer(rng: Rng) -> Geometry:
+    """Of a small odd map and many channels: its weights are widened a few channels at a time."""
+    size, channels, out = 2 * int(rng.integers(2, 5)) + 1, int(rng.integers(24, 64)), 2 * int(rng.integers(8, 23)) + 1
+    stride = int(rng.choice([1, 1, 2]))
+    return (1, size, size, channels), out, ConvAttrs((3, 3), (stride, stride), (1, 1, 1, 1))
+
+
+def spread_layer(rng: Rng, strides: int = 1) -> Geometry:
+    """Depthwise, of four channels or more, most of them dilated; strides: the largest."""
+    high, wide = (int(n) for n in rng.integers(7, 22, 2))
+    rows, columns = (int(n) for n in rng.choice([1, 3, 3, 5], 2))
+    down, right = (int(n) for n in rng.integers(1, 4, 2))
+    above, left = rows // 2 * down, columns // 2 * right
+    step, channels = int(rng.integers(1, strides + 1)), int(rng.integers(4, 10))
+    conv = ConvAttrs((rows, columns), (step, step), (above, left, above, left), (down, right), channels)
+    return (1, high, wide, channels), channels, conv
+
+
+FIRST_LAYER, OTHER_LAYERS = 3, 7
+"""One in so many random convolutions is one; of so many, one is wide and one spread."""
 
 
 def random_qconv(rng: Rng, index: int) -> Case:
     """Any convolution, or one like a network's first, whose windows may be runs of a line."""
     if index % FIRST_LAYER == 0:
         return of_range(qconv(rng, first_layer(rng), index // FIRST_LAYER % KINDS), 2)
+    if index % OTHER_LAYERS in (0, 1):
+        shape = wide_layer(rng) if index % OTHER_LAYERS else spread_layer(rng)
+        return of_range(qconv(rng, shape, index // OTHER_LAYERS % KINDS), 2)
     return of_range(qconv(rng, geometry(rng, True), index % KINDS), index % 5 % 3)
+
+
+def random_qconv_grad_input(rng: Rng, index: int) -> Case:
+    """The error of any convolution, or of a depthwise one with dilations or strides."""
+    shape = spread_layer(rng, 3) if index % OTHER_LAYERS == 1 else geometry(rng, True)
+    return qconv_grad_input(rng, shape, index % KINDS, mask(rng, MASKS[index % 3]))
 
 
 RANDOM_QUANTISED: dict[str, Generator] = {
     "QConv": random_qconv,
-    "QConvGradInput": lambda rng, index: qconv_grad_input(
-        rng, geometry(rng, True), index % KINDS, mask(rng, MASKS[index % 3])
-    ),
+    "QConvGradInput": random_qconv_grad_input,
     "QConvUpdate": lambda rng, index: qconv_update(rng, geometry(rng, False), index % KINDS),
     "QConvUpdateFine": lambda rng, index: qconv_update_fine(rng, geometry(rng, False), index % KINDS),
     "QConvMomentum": lambda rng, index: qconv_momentum(rng, geometry(rng, False), index % KINDS, False),

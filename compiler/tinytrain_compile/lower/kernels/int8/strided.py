@@ -38,18 +38,18 @@ def strided_gradient(node: Node, context: KernelContext) -> KernelSpec | None:
     conv = geometry(node)
     if conv.split is not None or is_prepared(node) or context.style.small:
         return None
-    any_maps = ("tt_depthwise_error", four_taps_bytes(node) // 2, "int16")
-    if context.isa.int_vectors:
-        any_maps = ("tt_depthwise_error_x4", 0)
+    vectors = context.isa.int_vectors
+    any_maps = "tt_depthwise_error_x4" if vectors else "tt_depthwise_error"
+    taps = 0 if vectors else four_taps_bytes(node) // 2
     if is_depthwise(node):
         taken = conv.kernel == (3, 3) and conv.strides == (2, 2) and max(conv.pads[:2]) < conv.kernel[0]
         better = context.isa.dsp or backward_phases(node) != conv.strides
         if taken and better:
             return error_call(node, "tt_depthwise_error3", 0)
-        return error_call(node, *any_maps) if backward_phases(node) != conv.strides else None
+        return error_call(node, any_maps, taps, "int16") if backward_phases(node) != conv.strides else None
     outputs, channels = operand(node, "g").shape[3], result(node, "error").shape[3]
     if conv.groups == outputs == channels > 1:
-        return error_call(node, *any_maps)
+        return error_call(node, any_maps, taps, "int16")
     spread = backward_dense(node) is None or (conv.strides != (1, 1) and outputs % DOT_TERMS == 0)
     dense = conv.groups == 1 and not is_product(conv) and spread
     if not dense:
