@@ -290,7 +290,8 @@ static inline TT_ALWAYS void tt_two_pixels8(
 #define TT_TURN 32
 
 /* A turn of a QConv over all channels: some pixels in a strip of output channels, or (if rows are copied) the pixels of
- * these rows in all channels. Turns go through the pixels of all images, then to the next strip.
+ * these rows in all channels, or of all rows in a strip of channels. Turns go through the pixels of all images, then to the
+ * next strip; if all rows are copied, through the strips of an image, then to the next one.
  * kept: output channels whose weights are widened together, an even number or all; 0: none are. keeps: 1 if also what
  * their ends read is kept. scratch, from turn to turn: two windows and these weights as int16 in whole blocks of four;
  * three words for each of these ends; what is left of the rows of two windows, as int8 in whole blocks; if the image is read
@@ -318,12 +319,13 @@ static inline TT_ALWAYS void tt_conv16(int8_t *y, int16_t *scratch, const int8_t
     if (bordered && turn == 0) {
         memset(border, of.zero, (size_t)of.channels);
     }
-    const int32_t place = in_place ? turn % (of.count * parts) : turn;
+    const int32_t cuts = !in_place && of.strip == of.high ? (of.outputs + strip - 1) / strip : 1;
+    const int32_t place = in_place ? turn % (of.count * parts) : turn / cuts;
     const int32_t begin = place % parts * most, pixels = all - begin < most ? all - begin : most;
     const int32_t line = begin / of.wide, top = line * of.down - of.top;
     const int8_t *const image = x + place / parts * of.height * of.width * of.channels;
     int8_t *const out = y + (place / parts * all + begin) * of.outputs;
-    for (int32_t r = 0; r < deep; r++) {
+    for (int32_t r = 0; turn % cuts == 0 && r < deep; r++) {
         const bool there = top + r >= 0 && top + r < of.height;
         tt_row8(rows + r * pitch, there ? image + (top + r) * of.width * of.channels : NULL, pitch, of);
     }
@@ -332,8 +334,8 @@ static inline TT_ALWAYS void tt_conv16(int8_t *y, int16_t *scratch, const int8_t
     const tt_way stay = {0, 0, 0}, next = {of.right * of.channels, 0, of.right}, pair = {2 * next.on, 0, 2 * of.right};
     const tt_way wrap = {of.down * row - of.wide * next.on, of.down, -of.wide * of.right};
     const tt_way across = {next.on + wrap.on, of.down, next.right + wrap.right}; /* from the last pixel of a row to the next */
-    const int32_t start = in_place ? turn / (of.count * parts) * strip : 0;
-    const int32_t behind = in_place && start + strip < of.outputs ? start + strip : of.outputs;
+    const int32_t start = (in_place ? turn / (of.count * parts) : turn % cuts) * strip;
+    const int32_t behind = (in_place || cuts > 1) && start + strip < of.outputs ? start + strip : of.outputs;
     for (int32_t first = start; first < behind; first += strip) {
         const int32_t last = first + strip < of.outputs ? first + strip : of.outputs;
         if (kept > 0 && (in_place ? place == 0 : turn == 0 || kept < of.outputs)) {

@@ -133,7 +133,8 @@ def _cut(node: Node, of: WindowMap, room: int, shares: bool) -> PairedWindows | 
     if not kept and most >= LEAST_KEPT and not (shares and of.strip == 0):
         kept = -(-outputs // -(-outputs // (most - most % 2)))
         kept += kept % 2
-    turns = high // of.strip if of.strip else -(-high * wide // TURN) * (-(-outputs // kept) if kept else 1)
+    strips = -(-outputs // kept) if kept and of.strip in (0, high) else 1
+    turns = (high // of.strip if of.strip else -(-high * wide // TURN)) * strips
     return PairedWindows(of.strip, kept, ends and kept > 0, turns, least + row * kept)
 
 
