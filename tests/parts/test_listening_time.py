@@ -140,8 +140,8 @@ def attention(net: Network) -> tuple[str, int]:
 def recurrent(net: Network) -> tuple[str, int]:
     turned = net.node("turned", "turned = Transpose <perm = [1, 0, 2]> (x)")
     weights = ", ".join((net.weight("w", 1, 20, COLUMNS), net.weight("r", 1, 20, 5)))
-    net.node("cell", f"steps, last = LSTM <hidden_size = 4> ({turned}, {weights})")
-    return "last", 4
+    net.node("cell", f"steps, last = LSTM <hidden_size = 5> ({turned}, {weights})")
+    return "last", 5
 
 
 def strided(net: Network) -> tuple[str, int]:

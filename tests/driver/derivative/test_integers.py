@@ -136,7 +136,7 @@ def test_a_copy_that_is_no_projection_is_refused(monkeypatch: pytest.MonkeyPatch
         return (np.roll(right(arrays, attrs)[0], 1, axis=-2),)
 
     monkeypatch.setitem(OPS, "QModeProductInt8", replace(OPS["QModeProductInt8"], reference=wrong))
-    with pytest.raises(CompileError, match=r"E0607.*layer conv2.*no projection"):
+    with pytest.raises(CompileError, match=r"E0607.*layer conv1.*no projection"):
         judged(activations="subspace")
 
 
