@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -79,16 +80,18 @@ def test_digits_pass_the_check_and_are_measured(
 
 @cache
 def project(core: str, quant: Quant, update: str = "all") -> Project:
-    """Digits with a store."""
+    """Digits with a store and deltas."""
     calib = DIGITS / "calib.npz" if quant == "int8" else None
     asked = CompileOptions(DIGITS / "digits.onnx", update=update, verify="none", target=core, quant=quant, calib=calib)
-    made = make_project(replace(asked, runtime=RuntimeParts(("store",))))
+    made = make_project(replace(asked, runtime=RuntimeParts(("delta", "store"))))
     assert isinstance(made, Project)
     return made
 
 
 def trained(core: str, quant: Quant, first: int, medium: bytes) -> tuple[bytes, bytes]:
-    """The losses of SAMPLES steps on a core, and the store behind them; b"" is a new one."""
+    """The losses of SAMPLES steps on a core, and what is kept behind them: the store, a checkpoint and a delta.
+
+    medium: what another run kept; b"" is a new store."""
     target, bundle = load_target(core), project(core, quant).bundle
     values = {"GUARD": str(GUARD_BYTES), "SAMPLES": str(SAMPLES)}
     text = campaign.named(fill(PROGRAM.read_text(), values), "digits").replace('"m_', '"digits_')
@@ -101,6 +104,7 @@ def trained(core: str, quant: Quant, first: int, medium: bytes) -> tuple[bytes, 
         made = compile_project(bundle, target, "qemu", tools, folder, ("verify/store.c", "verify/startup.c"))
         assert not [found for path in made.model_objects if (found := ATOMIC.search(disassembled(target, path)))]
         size = 2 * (bundle_bytes(bundle.files["digits_store.h"]) + 2 + 1024)
+        size += sum(defined(bundle.files.values(), f"DIGITS_{name}_BYTES") for name in ("CHECKPOINT", "DELTA"))
         output = run_image(
             link_project(made, target, tools), target, tools, (medium or bytes(size)) + samples, timeout_s=60
         )
@@ -119,6 +123,11 @@ def disassembled(target: Target, path: Path) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
+def defined(texts: Iterable[str], name: str) -> int:
+    """A number that a header defines."""
+    return int(next(found[1] for text in texts if (found := re.search(rf"#define {name} (\d+)u", text))))
+
+
 def bundle_bytes(header: str) -> int:
     """Bytes of a slot without units, as the header of the store says."""
     return int(header.partition("_STORE_SLOT_BYTES(unit) (")[2].partition("u")[0])
@@ -134,7 +143,7 @@ ALIKE = [
 
 
 @pytest.mark.parametrize(("core", "other", "quant"), ALIKE)
-def test_a_store_goes_from_one_family_to_the_other(core: str, other: str, quant: Quant) -> None:
+def test_a_store_a_checkpoint_and_a_delta_go_from_one_family_to_the_other(core: str, other: str, quant: Quant) -> None:
     """Each trains, and goes on from the store of the other, with equal losses and equal bytes."""
     mine, begun = trained(core, quant, 0, b""), trained(other, quant, 0, b"")
     assert mine == begun and len(set(np.frombuffer(mine[0], np.float32))) == SAMPLES
