@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -40,8 +41,7 @@ def test_a_stateless_file_trains_on_a_board(kind: str, tmp_path: Path) -> None:
 
 @needs_qemu
 @pytest.mark.qemu
-@pytest.mark.parametrize("update", ["head", "all"])
-@pytest.mark.parametrize("name", WINDOWS)
+@pytest.mark.parametrize(("name", "update"), zip(WINDOWS, cycle(("head", "all")), strict=False))
 def test_wake_words_train_on_a_board(name: str, update: str, tmp_path: Path) -> None:
     model = tmp_path / "word.tflite"
     shutil.copy(wake_word(name), model)

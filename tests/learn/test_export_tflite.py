@@ -303,11 +303,15 @@ def test_float32_files(name: str, tmp_path: Path) -> None:
     assert np.abs(before - theirs).max() > 1e-3
 
 
-@pytest.mark.parametrize(("update", "head"), [("head", "int8"), ("head", "fp32"), ("all", "int8")])
-@pytest.mark.parametrize("name", WINDOWS)
-def test_wake_words(name: str, update: str, head: str, tmp_path: Path) -> None:
+WAYS = (("head", "int8"), ("head", "fp32"), ("all", "int8"))
+
+
+@pytest.mark.parametrize(
+    ("name", "way"), [*zip(WINDOWS, WAYS, strict=False), ("okay_nabu", WAYS[0]), ("alexa", WAYS[2])]
+)
+def test_wake_words(name: str, way: tuple[str, str], tmp_path: Path) -> None:
     """LiteRT hears in a stream, state and all, what the device's integers say of the window."""
-    path = tmp_path / "word.tflite"
+    (update, head), path = way, tmp_path / "word.tflite"
     path.write_bytes(wake_word(name).read_bytes())
     rate = 0.02 if update == "head" else 0.001
     done, compiled, raw = learned(path, 10, rate, ones=True, update=update, head=head)

@@ -79,11 +79,11 @@ def test_digits_pass_the_check_and_are_measured(
 
 
 @cache
-def project(core: str, quant: Quant, update: str = "all") -> Project:
-    """Digits with a store and deltas."""
+def project(core: str, quant: Quant, update: str = "all", parts: tuple[str, ...] = ("store",)) -> Project:
+    """Digits with parts of --runtime."""
     calib = DIGITS / "calib.npz" if quant == "int8" else None
     asked = CompileOptions(DIGITS / "digits.onnx", update=update, verify="none", target=core, quant=quant, calib=calib)
-    made = make_project(replace(asked, runtime=RuntimeParts(("delta", "store"))))
+    made = make_project(replace(asked, runtime=RuntimeParts(parts)))
     assert isinstance(made, Project)
     return made
 
@@ -92,7 +92,7 @@ def trained(core: str, quant: Quant, first: int, medium: bytes) -> tuple[bytes, 
     """The losses of SAMPLES steps on a core, and what is kept behind them: the store, a checkpoint and a delta.
 
     medium: what another run kept; b"" is a new store."""
-    target, bundle = load_target(core), project(core, quant).bundle
+    target, bundle = load_target(core), project(core, quant, parts=("delta", "store")).bundle
     values = {"GUARD": str(GUARD_BYTES), "SAMPLES": str(SAMPLES)}
     text = campaign.named(fill(PROGRAM.read_text(), values), "digits").replace('"m_', '"digits_')
     bundle = replace(bundle, files={**bundle.files, "verify/store.c": text})
