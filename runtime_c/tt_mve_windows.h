@@ -140,14 +140,14 @@ static inline TT_ALWAYS int32_t tt_lay_taps8(int8_t *to, const uint8_t *places, 
 #pragma GCC unroll 8
     for (int32_t i = 0; i < 16 * vectors; i += 16) {
 #if TT_HAS_MVE
-        __asm__ volatile("vldrb.8 q0, [%[places], %[i]]\n\t"
+        __asm__ volatile("vldrb.8 q0, [%[places]]\n\t"
                          "vcmp.i8 ne, q0, %[none]\n\t"
                          "vpst\n\t"
                          "vldrbt.u8 q1, [%[w], q0]\n\t"
-                         "vstrb.8 q1, [%[to], %[i]]\n\t"
+                         "vstrb.8 q1, [%[to]]\n\t"
                          "vaddva.s8 %[sum], q1"
             : [sum] "+Te"(sum)
-            : [places] "r"(places), [w] "r"(w), [to] "r"(to), [i] "i"(i), [none] "r"(TT_NO_TAP)
+            : [places] "r"(places + i), [w] "r"(w), [to] "r"(to + i), [none] "r"(TT_NO_TAP)
             : "q0", "q1", "p0", "memory");
 #else
         for (int32_t j = i; j < i + 16; j++) {
@@ -314,23 +314,27 @@ static inline TT_ALWAYS void tt_lay_rows8(
     [at_taps] "i"(v), [at0] "i"(v), [at1] "i"((v) + (step)), [at2] "i"((v) + 2 * (step)), [at3] "i"((v) + 3 * (step))
 #endif
 
-/* Sums of four windows, `step` behind each other; vectors and step are constants with which no offset is above 127. */
+/* Sums of four windows, `step` behind each other; vectors and step are constants with which no offset is above 127. -Og does
+ * not find all of them. */
 static inline TT_ALWAYS tt_i32x4 tt_windows_x4(const int8_t *at, const int8_t *taps, int32_t step, int32_t vectors)
 {
 #if TT_HAS_MVE
-    int32_t sum_0, sum_1, sum_2, sum_3;
-    __asm__ volatile(TT_WINDOW_DOTS("vmladav.s8")
-        : TT_SUMS_OF(sum_, "=&Te")
-        : [at] "r"(at), [taps] "r"(taps), TT_WINDOW_AT(0, step)
-        : "q0", "q1", "q2", "memory");
-#pragma GCC unroll 8
-    for (int32_t v = 16; v < 16 * vectors; v += 16) {
-        __asm__ volatile(TT_WINDOW_DOTS("vmladava.s8")
-            : TT_SUMS_OF(sum_, "+Te")
-            : [at] "r"(at), [taps] "r"(taps), TT_WINDOW_AT(v, step)
+    if (__builtin_constant_p(step) && __builtin_constant_p(vectors)) {
+        int32_t sum_0, sum_1, sum_2, sum_3;
+        __asm__ volatile(TT_WINDOW_DOTS("vmladav.s8")
+            : TT_SUMS_OF(sum_, "=&Te")
+            : [at] "r"(at), [taps] "r"(taps), TT_WINDOW_AT(0, step)
             : "q0", "q1", "q2", "memory");
+#pragma GCC unroll 8
+        for (int32_t v = 16; v < 16 * vectors; v += 16) {
+            __asm__ volatile(TT_WINDOW_DOTS("vmladava.s8")
+                : TT_SUMS_OF(sum_, "+Te")
+                : [at] "r"(at), [taps] "r"(taps), TT_WINDOW_AT(v, step)
+                : "q0", "q1", "q2", "memory");
+        }
+        return tt_lanes(sum_0, sum_1, sum_2, sum_3);
     }
-#else
+#endif
     int32_t sum_0 = 0, sum_1 = 0, sum_2 = 0, sum_3 = 0;
     for (int32_t v = 0; v < 16 * vectors; v++) {
         sum_0 += at[v] * taps[v];
@@ -338,7 +342,6 @@ static inline TT_ALWAYS tt_i32x4 tt_windows_x4(const int8_t *at, const int8_t *t
         sum_2 += at[2 * step + v] * taps[v];
         sum_3 += at[3 * step + v] * taps[v];
     }
-#endif
     return tt_lanes(sum_0, sum_1, sum_2, sum_3);
 }
 
