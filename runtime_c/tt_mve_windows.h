@@ -137,24 +137,26 @@ static inline TT_ALWAYS void tt_spread8(int8_t *to, int32_t to_pitch, const int8
 static inline TT_ALWAYS int32_t tt_lay_taps8(int8_t *to, const uint8_t *places, const int8_t *w, int32_t vectors)
 {
     int32_t sum = 0;
-#pragma GCC unroll 8
-    for (int32_t i = 0; i < 16 * vectors; i += 16) {
 #if TT_HAS_MVE
-        __asm__ volatile("vldrb.8 q0, [%[places]]\n\t"
-                         "vcmp.i8 ne, q0, %[none]\n\t"
-                         "vpst\n\t"
-                         "vldrbt.u8 q1, [%[w], q0]\n\t"
-                         "vstrb.8 q1, [%[to]]\n\t"
-                         "vaddva.s8 %[sum], q1"
-            : [sum] "+Te"(sum)
-            : [places] "r"(places + i), [w] "r"(w), [to] "r"(to + i), [none] "r"(TT_NO_TAP)
-            : "q0", "q1", "p0", "memory");
-#else
-        for (int32_t j = i; j < i + 16; j++) {
-            to[j] = (int8_t)(places[j] == TT_NO_TAP ? 0 : w[places[j]]);
-            sum += to[j];
+    if (__builtin_constant_p(vectors)) {
+#pragma GCC unroll 8
+        for (int32_t i = 0; i < 16 * vectors; i += 16) {
+            __asm__ volatile("vldrb.8 q0, [%[places], %[i]]\n\t"
+                             "vcmp.i8 ne, q0, %[none]\n\t"
+                             "vpst\n\t"
+                             "vldrbt.u8 q1, [%[w], q0]\n\t"
+                             "vstrb.8 q1, [%[to], %[i]]\n\t"
+                             "vaddva.s8 %[sum], q1"
+                : [sum] "+Te"(sum)
+                : [places] "r"(places), [w] "r"(w), [to] "r"(to), [i] "i"(i), [none] "r"(TT_NO_TAP)
+                : "q0", "q1", "p0", "memory");
         }
+        return sum;
+    }
 #endif
+    for (int32_t i = 0; i < 16 * vectors; i++) {
+        to[i] = (int8_t)(places[i] == TT_NO_TAP ? 0 : w[places[i]]);
+        sum += to[i];
     }
     return sum;
 }
