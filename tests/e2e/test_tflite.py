@@ -41,7 +41,7 @@ def test_a_stateless_file_trains_on_a_board(kind: str, tmp_path: Path) -> None:
 
 @needs_qemu
 @pytest.mark.qemu
-@pytest.mark.parametrize(("name", "update"), zip(WINDOWS, cycle(("head", "all")), strict=False))
+@pytest.mark.parametrize(("name", "update"), [*zip(WINDOWS, cycle(("head", "all")), strict=False)])
 def test_wake_words_train_on_a_board(name: str, update: str, tmp_path: Path) -> None:
     model = tmp_path / "word.tflite"
     shutil.copy(wake_word(name), model)
