@@ -75,7 +75,7 @@ class Row:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What it is found by."""
+        """Return the key of a row."""
         return self.network, self.quant, self.core
 
 

@@ -70,7 +70,7 @@ def check_vectors(count: int, first: int, ops: Sequence[str] = ALL) -> int:
 
 
 def check_tiles(count: int, first: int, ops: Sequence[str] = ALL) -> int:
-    """The same of cases that have tiles of four by four, on the host and on RISC-V if its tools are installed."""
+    """Compare cases with tiles of four by four: on the host, and on RISC-V if its tools are installed."""
     cases = [case for op in TILED if op in ops for case in tiled_cases(op, count, first)]
     if not cases:
         return 0

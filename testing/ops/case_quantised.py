@@ -335,7 +335,7 @@ def first_layer(rng: Rng) -> Geometry:
 
 
 def wide_layer(rng: Rng) -> Geometry:
-    """Of a small odd map and many channels: its weights are widened a few channels at a time."""
+    """A layer with a small odd map and many channels. Its weights are widened a few channels at a time."""
     size, channels, out = 2 * int(rng.integers(2, 5)) + 1, int(rng.integers(24, 64)), 2 * int(rng.integers(8, 23)) + 1
     stride = int(rng.choice([1, 1, 2]))
     return (1, size, size, channels), out, ConvAttrs((3, 3), (stride, stride), (1, 1, 1, 1))
@@ -367,7 +367,7 @@ def random_qconv(rng: Rng, index: int) -> Case:
 
 
 def random_qconv_grad_input(rng: Rng, index: int) -> Case:
-    """The error of any convolution, or of a depthwise one with dilations or strides."""
+    """A data gradient of any convolution, or of a depthwise one with dilations or strides."""
     shape = spread_layer(rng, 3) if index % OTHER_LAYERS == 1 else geometry(rng, True)
     return qconv_grad_input(rng, shape, index % KINDS, mask(rng, MASKS[index % 3]))
 

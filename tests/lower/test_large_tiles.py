@@ -30,7 +30,7 @@ def test_tiles_stay_inside_their_operands(tmp_path: Path) -> None:
 
 
 def test_a_row_too_few_is_seen(tmp_path: Path) -> None:
-    """The first row of an image, taken for one of its border."""
+    """Plant: the first row of the image is taken for border, and left out."""
     cases = tiled_cases("QConvSum", 6)
 
     def later(text: str) -> str:

@@ -161,7 +161,7 @@ def test_every_sample_is_held_with_the_same_probability() -> None:
 
 
 def test_classes_share_the_places() -> None:
-    """Of a stream sorted by class; and draws go from class to class."""
+    """A reservoir of a sorted stream has samples of all classes, and draws take the classes in turn."""
     reservoir, offered = Reservoir[int](12, 5), [0] * 100 + [1] * 2 + [2] * 50 + [-1]
     for label in offered:
         reservoir.add(label, label)

@@ -89,7 +89,7 @@ def project(core: str, quant: Quant, update: str = "all", parts: tuple[str, ...]
 
 
 def trained(core: str, quant: Quant, first: int, medium: bytes) -> tuple[bytes, bytes]:
-    """The losses of SAMPLES steps on a core, and what is kept behind them: the store, a checkpoint and a delta.
+    """Return the losses of SAMPLES steps on a core; and the store, a checkpoint and a delta after them.
 
     medium: what another run kept; b"" is a new store."""
     target, bundle = load_target(core), project(core, quant, parts=("delta", "store")).bundle

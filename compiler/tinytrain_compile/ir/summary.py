@@ -125,7 +125,7 @@ class Comparison:
 
 
 NOT_ON_CORE = "not verified on this core"
-"""The words of every report for a build whose code did not run on the core that it is for."""
+"""Every report says this of a build whose code did not run on its core."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Unverified:
 
     @property
     def text(self) -> str:
-        """The sentence of all reports."""
+        """Return the sentence that all reports show."""
         return f"{NOT_ON_CORE}: {self.why}; verified instead: the same C {' and '.join(self.instead)}"
 
 
@@ -283,7 +283,7 @@ class Record:
 
 @dataclass(frozen=True)
 class BoardUse:
-    """The project's board. core: the target with its code; machine: the core of the QEMU machine that runs it."""
+    """The board of the project. core: name of its core's target; machine: core of the QEMU machine that checks it."""
 
     board: Board
     core: str

@@ -175,7 +175,7 @@ class BoardMemory:
 
 @dataclass(frozen=True)
 class BoardNames:
-    """What build systems call a board; "" if unknown.
+    """Names of a board in build systems; "" if unknown.
 
     arduino: the architecture of its core. platform: PlatformIO's; platformio: the board's settings there. zephyr: the
     board target of west. esp_idf: the chip.

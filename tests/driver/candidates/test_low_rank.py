@@ -12,6 +12,7 @@ import pytest
 from tests.e2e.broken import write
 from tests.e2e.command import run
 from tests.training.low_rank_nets import few_patterns, kinds
+from tinytrain_compile.driver.candidates.low_rank import MOST_DOMAINS, MOST_SAMPLES, micro_batches
 
 EIGHT = ("--batch", "8", "--micro-batch", "8")
 
@@ -44,7 +45,7 @@ def test_a_lock_has_the_copies_of_its_plan(place: Path) -> None:
 
 
 def test_domains_are_judged_by_each_other(place: Path) -> None:
-    """Of samples of three patterns, each a domain, none shows the others; a wrong array is one line."""
+    """Named domains silence the note that asks for names; a wrong array is one line."""
     asked = (
         "kinds.onnx",
         "--update",
@@ -63,6 +64,16 @@ def test_domains_are_judged_by_each_other(place: Path) -> None:
     assert "name the domains" in " ".join(without.split()) and "name the domains" not in " ".join(named.split())
     np.savez("wrong.npz", **data, domain=pattern[1:])
     run(*asked, "--data", "wrong.npz").check_error("E0105", 2)
+
+
+@pytest.mark.parametrize(("domains", "count"), [(1, 48), (3, 48), (24, 48), (1000, 48), (49, 48)])
+def test_work_does_not_grow_with_the_number_of_domains(domains: int, count: int) -> None:
+    """Every micro-batch is of one domain, or of those that share a judgement."""
+    of_sample = np.arange(1000) % domains
+    batches, own = micro_batches(of_sample, 1, MOST_SAMPLES)
+    assert len(batches) == count and (not own) == (domains == 1)
+    for batch, kind in zip(batches, own, strict=False):
+        assert set(of_sample[batch] % MOST_DOMAINS) == {kind}
 
 
 def test_auto_names_the_kinds_that_there_are(place: Path) -> None:

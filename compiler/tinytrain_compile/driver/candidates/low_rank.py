@@ -29,6 +29,8 @@ from tinytrain_compile.training import build_training
 SAMPLES, MOST_SAMPLES, MOST_BYTES = 12, 48, 64 << 20
 """Samples that ranks are measured on, about: MOST_SAMPLES if what they leave in memory is below MOST_BYTES, but SAMPLES
 in any case; in micro-batches of which there are two at least, and two of each domain."""
+MOST_DOMAINS = MOST_SAMPLES // 2
+"""Domains that are judged apart; more of them share a judgement, so that a file cannot ask for any number of steps."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,10 +107,7 @@ class LowRankChoice:
         operands = (operand(node, name) for each in nodes.values() for node in each for name in ("x", "dy"))
         step_bytes = 8 * sum(value.elements for value in operands)  # float64
         most = min(MOST_SAMPLES, max(SAMPLES, MOST_BYTES * size // max(step_bytes, 1)))
-        kinds = np.unique(domains)
-        each = max(2, most // (size * len(kinds)))
-        batches = [part for kind in kinds for part in _spread_over(np.flatnonzero(domains == kind), each, size)]
-        return batches, np.repeat(np.arange(len(kinds)), each).tolist() if len(kinds) > 1 else []
+        return micro_batches(domains, size, most)
 
     def _samples(self, train: TrainGraph) -> Samples:
         assert self._options.data is not None
@@ -186,6 +185,18 @@ def domains_of(path: Path, count: int) -> Array:
         what = f"domain has shape {found.shape}, and there are {count} samples"
         raise CompileError("E0105", path.name, what, "give a number for each sample")
     return found
+
+
+def micro_batches(domains: Array, size: int, most: int) -> tuple[list[Array], list[int]]:
+    """Return micro-batches of `size` samples of a domain, as their numbers; and their domains, [] if there is only one.
+
+    most: samples in all, about; there are at least two micro-batches of each domain.
+    """
+    own = np.unique(domains, return_inverse=True)[1] % MOST_DOMAINS
+    count = int(own.max()) + 1
+    each = max(2, most // (size * count))
+    batches = [part for kind in range(count) for part in _spread_over(np.flatnonzero(own == kind), each, size)]
+    return batches, np.repeat(np.arange(count), each).tolist() if count > 1 else []
 
 
 def _spread_over(samples: Array, count: int, size: int) -> list[Array]:

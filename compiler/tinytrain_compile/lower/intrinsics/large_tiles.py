@@ -13,7 +13,7 @@ from tinytrain_compile.lower.intrinsics.tensor import ARRAY, Factor, Index, Oper
 
 @dataclass(frozen=True)
 class LargeTile:
-    """What the sums of a tt_dot_4x4 run over; the fields are its numbers.
+    """Extents and pitches of tt_dot_4x4, in the order of its operands.
 
     low, high: rows that are not 0, counted as those of the operand of int16.
     """
