@@ -10,11 +10,16 @@ search is narrow exactly where a packing is tight. Sets of boxes are bit masks, 
 A box that may cover another one (`Tie`) is lower in its first slot, where the other one is. That models everything
 except "exactly so far above". Also, a box of height 0 in a slot must come before the boxes that rest on it, which no
 order of branching ensures. With such boxes, a search that finds nothing proves nothing.
+
+Whether a depth-first search meets a placement soon is a matter of luck: a wrong early choice costs everything below it.
+So runs are short at first, and most have preferences drawn at random; each length that is new is given to every
+strategy. All runs share the states that are known to fail, which depend on no preference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,6 +28,9 @@ from tinytrain_compile.plan.place.placement import Decision, Packing, Placement
 
 NODES_PER_UNIT = 25_000
 """States per unit of deterministic time (measured: about a second in CPython)."""
+
+RUN_PER_BOX = 6
+"""States of the shortest run, per box (measured: 4 to 8 are equally good on the MiniMalloc instances G, I and K)."""
 
 _HIGH = 1 << 60
 """Address above every offset."""
@@ -38,7 +46,7 @@ class _Branch(NamedTuple):
 
 @dataclass(frozen=True)
 class _Strategy:
-    """Preferences of a search: whether it finds a placement is a matter of luck, so several are tried.
+    """Preferences of a run.
 
     rank: (slots, size, largest load met) of a box; of those that compete for a slot the smallest rank comes first.
     lowest_first: of slots with equally few cases, take the lowest floor, else the one with most room.
@@ -52,8 +60,6 @@ _STRATEGIES = (
     _Strategy(lambda width, size, _load: (-width, -size), lowest_first=True),
     _Strategy(lambda width, size, _load: (-size, -width), lowest_first=True),
     _Strategy(lambda width, size, load: (-load, -width * size), lowest_first=False),
-    _Strategy(lambda width, size, _load: (-width * size,), lowest_first=False),
-    _Strategy(lambda width, size, load: (-load, -width, -size), lowest_first=True),
 )
 
 
@@ -71,10 +77,9 @@ class _Frame:
 
 
 class _SkylineSearch:
-    """One depth-first search with a fixed strategy."""
+    """Depth-first runs with several strategies; what failed in one is not tried in another."""
 
-    def __init__(self, packing: Packing, limit: int, strategy: _Strategy) -> None:
-        self.lowest_first = strategy.lowest_first
+    def __init__(self, packing: Packing, limit: int) -> None:
         self.order = sorted(range(len(packing.boxes)), key=lambda i: (packing.boxes[i].first, i))
         boxes = [packing.boxes[i] for i in self.order]
         self.first = [box.first for box in boxes]
@@ -98,13 +103,22 @@ class _SkylineSearch:
             for slot in range(box.begin, box.end):
                 self.waiting[slot] += 1
                 self.load[slot] += box.size if slot > box.begin else box.first
-        total = [max(self.load[box.begin : box.end]) for box in boxes]
-        self.rank = [strategy.rank(b.end - b.begin, b.size, load) for b, load in zip(boxes, total, strict=True)]
+        self.most = [max(self.load[box.begin : box.end]) for box in boxes]
+        self.rank: list[tuple[float, ...]] = []
+        self.lowest_first = True
         self.floor = [0] * self.slots
         self.left = (1 << len(boxes)) - 1
         self.offset = [0] * len(boxes)
         # Hashes of failed states: two of some 10**5 states sharing one of 2**61 is too unlikely to spend memory on.
         self.failed: set[int] = set()
+
+    def prefer(self, strategy: _Strategy, draw: random.Random | None) -> None:
+        """Set the preferences of the next run; with `draw`, each number of a rank is multiplied by 0 to 2."""
+        boxes = zip(self.begin, self.end, self.size, self.most, strict=True)
+        self.rank = [strategy.rank(end - begin, size, load) for begin, end, size, load in boxes]
+        if draw is not None:
+            self.rank = [tuple(number * draw.uniform(0, 2) for number in rank) for rank in self.rank]
+        self.lowest_first = strategy.lowest_first
 
     def run(self, nodes: int) -> tuple[bool | None, int]:
         """Return (whether there is a placement, or None if `nodes` states were not enough; states visited)."""
@@ -122,6 +136,8 @@ class _SkylineSearch:
                     self.failed.add(key)
             if not stack:
                 return False, visited
+        while stack:
+            self._undo(stack.pop())
         return None, nodes
 
     # ---- where to branch --------------------------------------------------------------------------------------------
@@ -198,22 +214,25 @@ class _SkylineSearch:
 
     def _advance(self, frame: _Frame) -> bool:
         """Undo the frame's latest try and make its next one; return False if there is none."""
-        slot = frame.branch.slot
-        if frame.wasted:
-            self.floor[slot] = frame.floor
-            return False
-        if frame.placed >= 0:
-            self._move(frame.placed, frame.floor, 0)
-            frame.placed = -1
+        over = frame.wasted
+        self._undo(frame)
         if frame.tries:
             frame.placed = frame.tries.pop()
             self.offset[frame.placed] = frame.floor
             self._move(frame.placed, frame.floor, 1)
             return True
-        frame.wasted = frame.branch.raised >= 0
+        frame.wasted = frame.branch.raised >= 0 and not over
         if frame.wasted:
-            self.floor[slot] = frame.branch.raised
+            self.floor[frame.branch.slot] = frame.branch.raised
         return frame.wasted
+
+    def _undo(self, frame: _Frame) -> None:
+        """Restore the state before the frame's latest try."""
+        if frame.placed >= 0:
+            self._move(frame.placed, frame.floor, 0)
+        elif frame.wasted:
+            self.floor[frame.branch.slot] = frame.floor
+        frame.placed, frame.wasted = -1, False
 
     def _move(self, box: int, floor: int, placed: int) -> None:
         """Place a box on a floor (1), or lift it again (0)."""
@@ -246,22 +265,52 @@ def _exact_shifts(packing: Packing, order: list[int]) -> dict[int, tuple[tuple[i
     }
 
 
+def _lengths() -> Iterator[int]:
+    """Yield 1, 1, 2, 1, 1, 2, 4, ...: lengths of runs for unknown luck (Luby, Sinclair and Zuckerman, 1993)."""
+    number, length = 1, 1
+    while True:
+        yield length
+        number, length = (number + 1, 1) if number & -number == length else (number, 2 * length)
+
+
+def _runs(tried: _SkylineSearch) -> Iterator[int]:
+    """Prepare `tried` for run after run, and yield the states of each."""
+    draw, longest = random.Random(0), 0
+    for length in _lengths():
+        nodes = length * RUN_PER_BOX * len(tried.order)
+        if length > longest:
+            longest = length
+            for strategy in _STRATEGIES:
+                tried.prefer(strategy, None)
+                yield nodes
+        else:
+            tried.prefer(draw.choice(_STRATEGIES), draw)
+            yield nodes
+
+
 def search(packing: Packing, limit: int, units: float) -> Decision:
-    """Look for a placement of height at most `limit`. Several strategies share `units` of deterministic time."""
+    """Look for a placement of height at most `limit`, with `units` of deterministic time for all runs."""
     if limit < packing.bound:
         return Decision("no", None)
-    budget = int(units * NODES_PER_UNIT / len(_STRATEGIES))
-    for strategy in _STRATEGIES:
-        tried = _SkylineSearch(packing, limit, strategy)
-        found, visited = tried.run(budget)
+    tried, left = _SkylineSearch(packing, limit), int(units * NODES_PER_UNIT)
+    for nodes in _runs(tried):
+        found, visited = tried.run(min(nodes, left))
+        left -= visited
         add_work("node", visited)
         if found:
-            offsets = [0] * len(packing.boxes)
-            for position, index in enumerate(tried.order):
-                offsets[index] = tried.offset[position]
-            height = max((o + box.size for o, box in zip(offsets, packing.boxes, strict=True)), default=0)
-            return Decision("yes", Placement(tuple(offsets), height, height == packing.bound))
+            return _placed(packing, tried)
         if found is False:
             loose = any(tie.exact or tie.distance == 0 for tie in packing.ties)
             return Decision("unknown" if loose else "no", None)
+        if not left:
+            break
     return Decision("unknown", None)
+
+
+def _placed(packing: Packing, tried: _SkylineSearch) -> Decision:
+    """Return the placement at which a search has arrived."""
+    offsets = [0] * len(packing.boxes)
+    for position, index in enumerate(tried.order):
+        offsets[index] = tried.offset[position]
+    height = max((o + box.size for o, box in zip(offsets, packing.boxes, strict=True)), default=0)
+    return Decision("yes", Placement(tuple(offsets), height, height == packing.bound))
