@@ -30,7 +30,7 @@ from tinytrain_compile.lower import LowerOptions, lower_nodes, share_kernels
 from tinytrain_compile.lower.kernels import SIZE, SPEED, KernelContext, kernel_context
 from tinytrain_compile.ops.input_lines import takes_lines
 from tinytrain_compile.options.compile_options import CompileOptions
-from tinytrain_compile.parts.registry import parts_of
+from tinytrain_compile.parts.registry import parts_of, runtime_parts
 from tinytrain_compile.plan.memories.spread import spread
 from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.remat.stage import plan_with_remat
@@ -110,6 +110,8 @@ def project(
     """
     core = load_target(target)
     prefix = c_identifier(name)
+    for part in runtime_parts(parts):
+        train = part.with_state(train)
     settings = PlanOptions(alignment_bytes=core.alignment_bytes, effort="quick", keep=(train.loss.name,))
     planned = plan_with_remat(train.graph, settings, remat)
     plan, train = planned.plan, replace(train, graph=planned.graph, before_remat=train.graph)

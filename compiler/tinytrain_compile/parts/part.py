@@ -46,18 +46,22 @@ class Part(EmittedPart):
         """Make the part. asked: the options; for a part of --runtime, all names given there."""
         self.asked = asked
 
-    def check_options(self) -> None:
+    def check_options(self, options: CompileOptions) -> None:
         """Raise E0113 for options with which it is not possible, and if it needs a named --update."""
         for other in self.not_with:
-            if is_asked_for(self.asked, other):
+            if is_asked_for(options, other):
                 what = f"is not possible with {as_typed(other)}{self.why}"
                 raise CompileError("E0113", self.flag, what, "leave one of the two out")
-        if self.named_update and self.asked.update == "auto":
+        if self.named_update and options.update == "auto":
             refuse_auto(self.flag, self.named_update)
 
     def settled(self, options: CompileOptions) -> CompileOptions:
         """Return the options with those changed that this part decides."""
         return options
+
+    def with_state(self, train: TrainGraph) -> TrainGraph:
+        """Return a step whose state, and so whose checkpoint, also has the tensors that this part keeps."""
+        return train
 
     def beside(self, largest: AnyPlanned, make: Callable[[int], AnyPlanned]) -> tuple[AnyPlanned, ...]:
         """Return the project's further plans, the smallest arena first. Errors: E0113, E0401.

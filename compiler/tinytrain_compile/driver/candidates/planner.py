@@ -27,6 +27,7 @@ from tinytrain_compile.ir.types import Graph
 from tinytrain_compile.ops.input_lines import takes_lines
 from tinytrain_compile.ops.names import error_ops
 from tinytrain_compile.options.compile_options import CompileOptions
+from tinytrain_compile.parts.registry import asked_parts
 from tinytrain_compile.plan.lock import Lock, plan_from_lock
 from tinytrain_compile.plan.memories.spread import spread
 from tinytrain_compile.plan.options import Aim, PlanOptions, Wish
@@ -232,6 +233,8 @@ class Planner:
             train = mask_clips(quantise(train, QuantOptions(o.seed, o.weight_store, o.rescale == "on")))
         train = join_pieces(train)
         train = self._fused(train if self.externals is None else self.externals.assigned(train, self.target))
+        for part in asked_parts(o):
+            train = part.with_state(train)
         return train if o.inference_only else self.heard(train)
 
     def _fused(self, train: TrainGraph) -> TrainGraph:

@@ -45,7 +45,7 @@ def check_options(options: CompileOptions) -> None:
     if options.nesterov and is_asked_for(options, "dampening"):
         raise CompileError("E0113", "--nesterov", "is not possible with --dampening", "leave one of the two out")
     for part in asked_parts(options):
-        part.check_options()
+        part.check_options(options)
     if options.update == "auto" and is_asked_for(options, "activations") and _is_bounded(options):
         refuse_auto("--activations", "is not weighed by --update auto")
 

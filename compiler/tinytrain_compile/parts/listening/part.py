@@ -14,6 +14,7 @@ from tinytrain_compile.ir.stages import COUNTER_BYTES, InputSlot, Listening, Mem
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops.names import operand
+from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.parts.features.border import border_of
 from tinytrain_compile.parts.part import Part
 from tinytrain_compile.report.layout import bytes_text, grouped, plural
@@ -33,9 +34,9 @@ class Listens(Part):
     flag, one_input = "--listen", True
     not_with = ("memories", "input_lines", "plans", "micro_batch", "lock", "dropout=on")
 
-    def check_options(self) -> None:
+    def check_options(self, options: CompileOptions) -> None:
         """Refuse --features on for a step that takes nothing but features, besides what every part refuses."""
-        super().check_options()
+        super().check_options(options)
         if self.asked.listen == "only":
             if self.asked.features == "on":
                 raise CompileError("E0113", ONLY, "takes features in any case", "leave out --features")
