@@ -40,6 +40,8 @@ _TOGETHER = (
     ("--input-lines", ("--micro-batch", "--stream", "--memory", "--activations")),
 )
 """An option is left out where there is one of these."""
+_NOT_WITH_JOURNAL = {"--features", "--slices", "--plans", "--input-lines", "--accumulate"}
+"""Options with which a journal is refused."""
 
 
 def more_options(source: Random, options: Sequence[str], model: onnx.ModelProto, folder: Path) -> list[str]:
@@ -50,6 +52,8 @@ def more_options(source: Random, options: Sequence[str], model: onnx.ModelProto,
         found += ["--data", "data.npz", "--activations", source.choice(("asi", "subspace", "auto"))]
         found += ["--rank-error", source.choice(("0.02", "0.4"))] if source.randrange(2) else []
         found += _guard(source, found)
+    if "journal" in found and _NOT_WITH_JOURNAL & {*options, *found}:
+        found[found.index("journal")] = "store"
     for flag, others in _TOGETHER:
         if flag in found and set(others) & {*options, *found}:
             place = found.index(flag)
@@ -86,7 +90,10 @@ def _plans(source: Random) -> list[str]:
 
 
 def _runtime(source: Random) -> list[str]:
-    return ["--runtime", source.choice(("replay", "replay=5", "monitor,schedule", "store", "delta", "average=2"))]
+    return [
+        "--runtime",
+        source.choice(("replay", "replay=5", "monitor,schedule", "store", "delta", "average=2", "journal")),
+    ]
 
 
 _DRAWS = (

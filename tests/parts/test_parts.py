@@ -18,7 +18,7 @@ from testing.networks import models
 from tests.e2e import chain
 from tests.e2e.marks import needs_qemu
 from tests.emit.test_generated_c import NUMERIC, SANITIZED, STRICT, build, call, needs_gcc, sources
-from tinytrain_compile.ir.runtime_parts import OF_WEIGHTS, PARTS, RuntimeParts
+from tinytrain_compile.ir.runtime_parts import JOURNAL, OF_WEIGHTS, PARTS, RuntimeParts
 from tinytrain_compile.ir.stages import SourceBundle
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.parts.monitor.twin import Running, Spread, Stop, Vote, Watch, percentile
@@ -284,15 +284,14 @@ def test_headers_stand_alone(tmp_path: Path) -> None:
 
 
 def test_without_the_option_the_output_is_what_it_was() -> None:
-    plain, more = (
-        chain.project(chain.train_graph(models.mlp()), "cortex-m0plus").bundle.files,
-        project("cortex-m0plus").bundle.files,
+    stateless = tuple(part for part in PARTS if part != JOURNAL)  # a journal is in the checkpoint
+    plain, more, without = (
+        chain.project(chain.train_graph(models.mlp()), "cortex-m0plus", parts=RuntimeParts(parts, ROOM)).bundle.files
+        for parts in ((), stateless, tuple(part for part in stateless if part not in OF_WEIGHTS))
     )
-    added = {f"net_{part}.{kind}" for part in PARTS for kind in "hc"}
+    added = {f"net_{part}.{kind}" for part in stateless for kind in "hc"}
     assert set(more) - set(plain) == added
     inner = {"net_train.c", "net_internal.h"}  # which tell parts of the weights where the state lies
     assert {name for name, text in plain.items() if more[name] != text} == {"CMakeLists.txt", *inner}
-    without = RuntimeParts(tuple(part for part in PARTS if part not in OF_WEIGHTS), ROOM)
-    others = chain.project(chain.train_graph(models.mlp()), "cortex-m0plus", parts=without).bundle.files
-    assert all(others[name] == plain[name] for name in inner)
+    assert all(without[name] == plain[name] for name in inner)
     assert all(name in more["CMakeLists.txt"] for name in added if name.endswith(".c"))

@@ -43,6 +43,7 @@ Other commands, each with its own --help:
   finetune MODEL --data FILE.npz      try training on this machine first
   contribution MODEL --data FILE.npz  measure the gain of training each layer
   export MODEL --checkpoint FILE      write trained weights back into the model
+  audit MODEL --journal FILE ...      repeat the updates that a device has recorded
 
 If your model file is named like a command, write ./ before its name.
 """

@@ -16,7 +16,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.near import hint, nearest
 from tinytrain_compile.options.compile_options import REMOVED
 
-COMMANDS = ("contribution", "finetune", "export")
+COMMANDS = ("contribution", "finetune", "export", "audit")
 """Commands beside `compile`: each is a function in the module of its name."""
 EXAMPLE = "tinytrain-compile model.onnx --arena 256KB --target cortex-m7"
 _OTHER_NAMES: Mapping[str, str] = {

@@ -39,6 +39,7 @@ from tinytrain_compile.report.layout import (
 from tinytrain_compile.report.text import headline, success_text
 
 if TYPE_CHECKING:
+    from tinytrain_compile.learn.audit import Audit, Evidence
     from tinytrain_compile.learn.contribution import Contribution, Gain
     from tinytrain_compile.learn.export import Exported
     from tinytrain_compile.learn.export_outputs import OnSamples
@@ -184,6 +185,13 @@ class Terminal:
         if found.on_samples is not None:
             self._row("", on_samples_text(found.on_samples))
         self._path("wrote", f"{out} ({grouped(len(done.file.model))} B){' and its .data' if done.file.data else ''}")
+
+    def audited(self, done: Audit, evidence: Evidence) -> None:
+        """Print what an audit has repeated, and with what it agrees."""
+        chain = "a key" if done.keyed else "no key: this shows damage, not forgery"
+        self._row("repeated", f"{plural(done.updates, 'update')} of {printable(evidence.journal.name)}, with {chain}")
+        same = f"twin vs {printable(evidence.checkpoint.name)}: {grouped(done.checkpoint_bytes)} identical bytes"
+        self._row("checked", same)
 
 
 def on_samples_text(found: OnSamples) -> str:

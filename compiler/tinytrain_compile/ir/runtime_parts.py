@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+JOURNAL = "journal"
+"""The part whose state is in the checkpoint: a project records that it has it."""
 PURPOSES = {
     "replay": "old samples",
     "monitor": "early stopping",
@@ -11,6 +13,7 @@ PURPOSES = {
     "store": "power-safe saving",
     "delta": "messages to other devices",
     "average": "averaged weights",
+    JOURNAL: "a record of every update",
 }
 """Part -> its purpose, for errors."""
 PARTS = tuple(PURPOSES)

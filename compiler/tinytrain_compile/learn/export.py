@@ -93,11 +93,11 @@ def export(options: CompileOptions, scheme: str, checkpoint: Path, place: Place,
         path = folder / "scheme.toml"
         path.write_text(scheme, encoding="utf-8")
         left_out = options.data is None and _without_subspaces(path)
-        project = _compiled(options, path, progress)
+        project = compiled_again(options, path, progress)
         progress("building the device for this machine", 0.6)
         library = build_library(project.bundle, find_tools(), folder)
         with Twin(Instance(library, project.bundle.interface), project.model, project.summary.train) as twin:
-            _load(twin, checkpoint, left_out, options.calib is not None)
+            load_checkpoint(twin, checkpoint, left_out, options.calib is not None)
             progress("comparing the file with the device", 0.8)
             done = judged_file(project, twin, options, folder / place.path.name)
     place.write(done.file)
@@ -126,7 +126,7 @@ def _without_subspaces(path: Path) -> bool:
     return exact != list(entries)
 
 
-def _compiled(options: CompileOptions, scheme: Path, progress: Progress) -> Project:
+def compiled_again(options: CompileOptions, scheme: Path, progress: Progress) -> Project:
     """Compile the project again, without what only the board needs."""
     plain = replace(
         options, update=str(scheme), remat="off", stream="off", verify="none", given=options.given | {"update"}
@@ -143,7 +143,7 @@ def _compiled(options: CompileOptions, scheme: Path, progress: Progress) -> Proj
     return made
 
 
-def _load(twin: Twin, checkpoint: Path, left_out: bool, calibrated: bool) -> None:
+def load_checkpoint(twin: Twin, checkpoint: Path, left_out: bool, calibrated: bool) -> None:
     """Load a checkpoint. left_out: whether the project has fixed subspaces and the twin has none.
 
     calibrated: whether --calib decided its scales.

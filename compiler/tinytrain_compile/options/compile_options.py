@@ -93,7 +93,7 @@ class CompileOptions:
     runtime: RuntimeParts = _output(
         NO_PARTS,
         "Add C for the training loop, as a list: replay[=N samples], monitor[=flash], schedule, store, delta, "
-        "average[=N states] (docs/training-loop.md). With monitor=flash the best state takes no RAM.",
+        "average[=N states], journal (docs/training-loop.md). With monitor=flash the best state takes no RAM.",
         metavar="PARTS",
         read=parse_runtime,
     )

@@ -19,6 +19,7 @@ from tinytrain_compile.driver.checks.combinations import check_options
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.runtime_parts import RuntimeParts
 from tinytrain_compile.options.compile_options import OPTIONS, CompileOptions
+from tinytrain_compile.parts.journal.part import Journal
 from tinytrain_compile.parts.registry import PARTS
 
 TOOLS = ("gcc", "arm-none-eabi-gcc", "arm-none-eabi-objdump", "qemu-system-arm", "llvm-mca")
@@ -203,6 +204,7 @@ def test_every_pair_that_is_refused_says_so() -> None:
     }
     found = ((name, import_module(f"tinytrain_compile.parts.{name}.part").PART) for name in PARTS)
     pairs = [(name, other) for name, part in found if name in OPTIONS for other in part.not_with]
+    pairs += [("runtime=journal", other) for other in Journal.not_with]
     pairs.append(("nesterov", "dampening"))
     for pair in pairs:
         asked = {"update": "all", "optimizer": "momentum", "quant": "int8"}

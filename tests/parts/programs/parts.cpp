@@ -1,4 +1,5 @@
 // The parts of --runtime from C++.
+#include "net_journal.h"
 #include "net_monitor.h"
 #include "net_replay.h"
 #include "net_schedule.h"
@@ -18,6 +19,10 @@ int main()
     running.window = 4u;
     if (net_schedule_rate(&schedule, 1u) != 0.5f || net_running_add(&running, 2.0f) != NET_OK || running.mean != 2.0f) {
         return 3;
+    }
+    net_journal_t journal;
+    if (net_journal_init(&journal, nullptr) != NET_OK || journal.samples != 0u) {
+        return 4;
     }
     label = 0;
     return net_replay_draw(&replay, x, &label) == NET_OK && label == 2 ? 0 : 2;

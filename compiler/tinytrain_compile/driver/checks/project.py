@@ -13,6 +13,7 @@ from tinytrain_compile.emit.example import example_paths
 from tinytrain_compile.emit.packages import SOURCES, PackageFacts, package_files
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.user_file import read_text
+from tinytrain_compile.ir.runtime_parts import JOURNAL
 from tinytrain_compile.ir.stages import Samples, SourceBundle, TrainGraph
 from tinytrain_compile.options.compile_options import OF_THE_MODEL, OPTIONS, CompileOptions
 from tinytrain_compile.target.loader import list_targets
@@ -31,12 +32,16 @@ def recorded(options: CompileOptions, told: bool, train: TrainGraph) -> dict[str
 
     told: the model says how it is trained.
 
+    With a journal its tensor is in the checkpoint, and an audit makes every update again by the same calls.
     A subspace of samples that follows is as long as a step takes samples: where there may be one, their number counts.
     """
     found: dict[str, Any] = {}
     names = _RECORDED | (_OF_CLIPPING if options.clip_norm is not None else frozenset[str]())
     if train.micro_batch > 1 and any(item.state_bytes for item in train.low_rank):
         found |= {"batch": train.batch, "micro_batch": train.micro_batch}
+    if JOURNAL in options.runtime.names:
+        found |= {"runtime": JOURNAL, "batch": train.batch}
+        found |= {"micro_batch": train.micro_batch} if train.batch > 1 else {}
     for item in fields(CompileOptions):
         value, known = getattr(options, item.name), item.name in options.given
         if item.name in names and (known or (value != item.default and not told)) and value not in (None, (), {}):
@@ -77,7 +82,7 @@ def read_project(folder: Path, files: Mapping[str, Path | None]) -> tuple[dict[s
     except (ValueError, KeyError, TypeError, RecursionError) as problem:
         way = "compile again with the options of that build, and name the new folder (docs/upgrading.md)"
         raise wrong("records no options: 0.1.0 wrote it, or it is damaged", way) from problem
-    unknown = sorted(set(options) - {_long(name) for name in _RECORDED | _OF_CLIPPING | {"micro_batch"}})
+    unknown = sorted(set(options) - {_long(name) for name in _RECORDED | _OF_CLIPPING | {"micro_batch", "runtime"}})
     if unknown:
         raise wrong(f"has the unknown option {unknown[0]!r}")
     for name, path in files.items():

@@ -1,0 +1,1 @@
+"""A journal of every update in a hash chain (`--runtime journal`, docs/journal.md)."""
