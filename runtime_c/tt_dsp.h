@@ -275,7 +275,7 @@ static inline uint32_t tt_at_least(uint32_t bytes, uint32_t bound)
     return bound > 127u ? bytes & rest : bytes | rest;
 }
 
-/* Bit i is set where low < from[i] < high, for i < 8; -128 <= low < high <= 127. */
+/* Bit i is set where low < from[i] < high, for i < 8; -129 <= low < high <= 128, and 255 numbers pass at most. */
 static inline uint8_t tt_passed8(const int8_t *from, int32_t low, int32_t high)
 {
     uint32_t bits = 0;
@@ -296,7 +296,8 @@ static inline uint8_t tt_passed8(const int8_t *from, int32_t low, int32_t high)
         uint32_t bytes;
         memcpy(&bytes, from + half, sizeof bytes);
         bytes ^= 0x80808080u;
-        const uint32_t inside = tt_at_least(bytes, (uint32_t)(low + 129)) & ~tt_at_least(bytes, (uint32_t)(high + 128));
+        const uint32_t inside = tt_at_least(bytes, (uint32_t)(low + 129)) &
+            ~(high > 127 ? 0u : tt_at_least(bytes, (uint32_t)(high + 128)));
         /* the multiplication brings bit 0 of byte i to bit 24 + i */
         bits |= ((((inside >> 7) & 0x01010101u) * 0x01020408u) >> 24 & 15u) << half;
     }

@@ -273,13 +273,13 @@ static inline TT_ALWAYS void tt_passed_bits8(uint8_t *to, const int8_t *from, in
     for (int32_t i = n >> 4; i > 0; i--) {
         uint32_t bits;
         __asm__ volatile("vldrb.8 q0, [%[from]], #16\n\t"
-                         "vcmp.s8 gt, q0, %[low]\n\t"
+                         "vcmp.s8 ge, q0, %[least]\n\t"
                          "vpst\n\t"
-                         "vcmpt.s8 lt, q0, %[high]\n\t"
+                         "vcmpt.s8 le, q0, %[most]\n\t"
                          "vmrs %[bits], p0\n\t"
                          "strh %[bits], [%[to]], #2"
                          : [from] "+r"(from), [to] "+r"(to), [bits] "=&r"(bits)
-                         : [low] "r"(low), [high] "r"(high)
+                         : [least] "r"(low + 1), [most] "r"(high - 1)
                          : "q0", "p0", "memory");
     }
     if ((n & 8) != 0) {

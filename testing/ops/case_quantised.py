@@ -83,14 +83,14 @@ def bounds(rng: Rng) -> tuple[int, int]:
 
 
 def mask(rng: Rng, kind: str) -> MaskAttrs:
-    """A mask of a kind, for a clamp to some bounds."""
-    return MaskAttrs(kind, *bounds(rng)) if kind else MaskAttrs()
+    """A mask of a kind, for a clamp to some bounds, or one with an end beyond int8."""
+    return MaskAttrs(kind, *(bounds(rng), (-128, 128), (-129, 100))[int(rng.integers(0, 3))]) if kind else MaskAttrs()
 
 
 def mask_of(rng: Rng, shape: tuple[int, ...], attrs: MaskAttrs) -> tuple[Any, ...]:
     """The mask operand of an error op: the int8 output of a clamp that is often at its limits, or bits."""
     if attrs.kind == "value":
-        return (np.clip(rng.integers(-200, 200, shape), attrs.low, attrs.high).astype(np.int8),)
+        return (np.clip(rng.integers(-200, 200, shape), max(attrs.low, -128), min(attrs.high, 127)).astype(np.int8),)
     if attrs.kind == "bits":
         return (Bits(shape, np.packbits(rng.random(shape).ravel() < 0.6, bitorder="little")),)
     return ()

@@ -27,8 +27,13 @@ def real_inputs(train: TrainGraph, x: np.ndarray) -> np.ndarray:
 
 
 def gathered(train: TrainGraph, samples: Samples) -> tuple[dict[str, np.ndarray], Trainer]:
-    """All values after the step nodes of all samples (no update is applied), and the trainer."""
+    """All values after the step nodes of all samples (no update is applied), and the trainer.
+
+    A step at rate 0 comes first: it finds exponents for all samples, not only for the first one.
+    """
     trainer = Trainer(train)
+    trainer.set_rate(0.0)
+    trainer.step(samples.x, samples.y)
     trainer.set_scalars(1)
     values: dict[str, np.ndarray] = {}
     for x, y in zip(samples.x, samples.y, strict=True):
@@ -70,7 +75,7 @@ def integer_gradients(model: onnx.ModelProto, update: str = "all", head: str = "
 
 
 def float_gradients(model: onnx.ModelProto, update: str = "all", head: str = "int8") -> dict[str, np.ndarray]:
-    """The same by the float graph (saturated like int8, not rounded) on the same inputs."""
+    """The same by the float graph (not rounded) on the same inputs."""
     floats = nets.float_train(model, update, head, batch=SAMPLES, learning_rate=1.0)
     train = nets.int8_train(model, update, head, batch=SAMPLES)
     samples = random_samples(train, SAMPLES, 0)

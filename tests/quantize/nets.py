@@ -147,18 +147,18 @@ def calibration(model: onnx.ModelProto, count: int = 16, seed: int = 3) -> np.nd
 
 
 def prepared(model: onnx.ModelProto, head: str = "fp32") -> ImportedModel:
-    """The float graph with formats and with the saturation of int8 storage."""
+    """The float graph with formats, and with the saturation that a file says."""
     known = chain.imported(model)
     graph = known.graph
     if not known.quantised:
-        count = 16 if known.graph.inputs[0].elements < 10_000 else 1
+        count = 64 if known.graph.inputs[0].elements < 10_000 else 1
         samples = calibration(model, count).transpose(known.input_perm)
         graph = calibrate(graph, samples, floats=known.floats)
     return replace(known, graph=prepare(graph, head == "fp32", known.quantised))
 
 
 def float_train(model: onnx.ModelProto, update: str = "all", head: str = "fp32", **options: object) -> TrainGraph:
-    """The float32 training graph of what int8 will run: saturated, but not rounded."""
+    """The float32 training graph of what int8 will run: not rounded, and saturated only where a file says so."""
     known = prepared(model, head)
     return build_training(known, resolve_update(known.graph, update), TrainingOptions(**options))  # type: ignore[arg-type]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 
@@ -17,10 +18,11 @@ from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Quant
 from tinytrain_compile.ops import infer
 from tinytrain_compile.ops.activation import ClipAttrs
-from tinytrain_compile.ops.base import shown_name
+from tinytrain_compile.ops.base import has_trait, shown_name
 from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.int8.update import QUpdateAttrs
 from tinytrain_compile.ops.names import error_operands
+from tinytrain_compile.quantize.forms import ends_of
 from tinytrain_compile.quantize.prepare import real_range
 from tinytrain_compile.report.rows.formats import float_regions, quant_tensors
 
@@ -157,18 +159,47 @@ def test_a_float_head_alone_may_use_any_optimizer() -> None:
 # ---- saturation in the float graph ----------------------------------------------------------------------------------
 
 
-def test_prepared_graph_clamps_every_quantised_value() -> None:
-    graph = nets.prepared(nets.cnn(), "int8").graph
+@pytest.mark.parametrize("stored", [True, False], ids=["stored", "calibrated"])
+def test_prepared_graph_clamps_every_quantised_value(stored: bool) -> None:
+    """To the ranges of a file, with their ends; a calibrated range is an estimate, at which no error stops."""
+    model = nets.quantised() if stored else nets.cnn()
+    graph = nets.prepared(model, "int8").graph
+    ends = set[tuple[float, float]]()
     for node in graph.nodes:
         quant = node.outputs[0].quant
         if node.op == "Clip":
             assert quant is not None and isinstance(node.attrs, ClipAttrs)
             low, high = real_range(quant)
-            assert low <= node.attrs.low < node.attrs.high <= high
+            ends.add((node.attrs.low, node.attrs.high))
+            assert not stored or low <= node.attrs.low < node.attrs.high <= high
         else:
-            assert quant is None or node.op == "Reshape", node.name
-    x = nets.calibration(nets.cnn(), 1).transpose(0, 2, 3, 1)
+            assert quant is None or has_trait(node.op, "moves_data"), node.name
+    assert stored or ends == {(0.0, math.inf), (0.0, 6.0), (-math.inf, math.inf)}
+    x = nets.calibration(model, 1).transpose(0, 2, 3, 1)
     assert x.shape == graph.inputs[0].shape
+
+
+def test_errors_pass_a_calibrated_range() -> None:
+    """A ReLU stops them at zero alone, and other layers need no mask."""
+    train = nets.int8_train(nets.cnn(), head="int8")
+    masks = [n.attrs for n in nets.nodes_of(train, "QClipMask")]
+    masks += [n.attrs.mask for n in nets.nodes_of(train, "QConvGradInput", "ErrorScale")]
+    known = {(one.low, one.high) for one in masks if one.kind == "value"}
+    assert known == {(-128, 128)}
+
+
+@pytest.mark.parametrize(
+    ("largest", "clip", "ends"),
+    [
+        (6.0, ClipAttrs(0.0, 6.0), (-128, 127)),
+        (4.0, ClipAttrs(0.0, 6.0), (-128, 128)),
+        (8.0, ClipAttrs(0.0, 6.0), (-128, 63)),
+        (6.0, ClipAttrs(), (-129, 128)),
+    ],
+    ids=["at its end", "beyond the range", "inside", "none"],
+)
+def test_ends_of_a_clamp(largest: float, clip: ClipAttrs, ends: tuple[int, int]) -> None:
+    assert ends_of(Quant((largest / 255,), -128), clip) == ends
 
 
 def test_float_head_has_no_format() -> None:

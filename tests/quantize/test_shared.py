@@ -67,7 +67,8 @@ def moves(train: TrainGraph, floats: TrainGraph, count: int) -> dict[str, tuple[
             quant = next(v.quant for v in floats.graph.state if v.name == name)
             assert quant is not None
             unit = np.repeat(np.asarray(quant.scale), data.size // data.shape[0])
-        found[name] = (moved * unit, (reals.state[name] - data).reshape(-1))
+        held = np.abs(integers.state[name].reshape(-1)) < 127 if data.ndim > 1 else True  # int8 ends there
+        found[name] = (moved * unit * held, (reals.state[name] - data).reshape(-1) * held)
     return found
 
 

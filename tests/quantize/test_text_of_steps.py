@@ -44,7 +44,7 @@ Q_LAYER = """
 Q_OUT = "out.Dequantize = Dequantize(y.QConv) {scale=0.05, zero=-128}"
 Q_ERROR = """
     dy.QuantizeError = QuantizeError(2^dy; dz)
-    dy.ErrorScale = ErrorScale(2^dy.2; 2^dy; dy.QuantizeError; *0.001; y.QConv) {probe=-25, mask=value -128..127}
+    dy.ErrorScale = ErrorScale(2^dy.2; 2^dy; dy.QuantizeError; *0.001; y.QConv) {probe=-25, mask=value -128..128}
 """
 """From units of 1 to units of 1 / 0.001. 0.001 is 0.5.. to 1 times 2**-9, and errors are lifted by 16 bits: no shift is
 to the left with exponents that are 25 apart."""
@@ -591,9 +591,9 @@ UPDATES: dict[str, Case] = {
                 y_zero=-128, shifts_down=True, above=True}
             du.QuantizeError = QuantizeError(2^du; dz)
             du.ErrorScale = ErrorScale(2^du.2; 2^du; du.QuantizeError; *0.0005; u.QConv) {probe=-26,
-                mask=value -128..127}
+                mask=value -128..128}
             dx.QConvGradInput = QConvGradInput(2^dx; 2^du.2; du.ErrorScale; *0.02; w; y.QConv) {conv=(kernel=(1, 1)),
-                input_hw=(2, 2), probe=-5, mask=value -128..127}
+                input_hw=(2, 2), probe=-5, mask=value -128..128}
             w.new.Expand = Expand(zero) {shape=(3, 1, 1, 3)}
             w.new.QConvSum = QSum(w.new.Expand; y.QConv; du.ErrorScale) {of=product, conv=(kernel=(1, 1)), x_zero=-128}
             w.new.Expand.2 = Expand(zero) {shape=(3, 1, 1, 3)}
@@ -705,9 +705,9 @@ POOLS: dict[str, Case] = {
         p.QConv = QConv(y.QConv; ones; no_bias; *0.5) {conv=(kernel=(2, 2), strides=(2, 2), groups=3, bias=True),
             x_zero=-128, y_zero=-128, above=True}
         dq.QuantizeError = QuantizeError(2^dq; dp)
-        dq.ErrorScale = ErrorScale(2^dq.2; 2^dq; dq.QuantizeError; *1; p.QConv) {probe=-15, mask=value -128..127}
+        dq.ErrorScale = ErrorScale(2^dq.2; 2^dq; dq.QuantizeError; *1; p.QConv) {probe=-15, mask=value -128..128}
         dz.QConvGradInput = QConvGradInput(2^dz; 2^dq.2; dq.ErrorScale; *0.00025; ones; y.QConv) {conv=(kernel=(2, 2),
-            strides=(2, 2), groups=3), input_hw=(2, 2), probe=-11, mask=value -128..127}
+            strides=(2, 2), groups=3), input_hw=(2, 2), probe=-11, mask=value -128..128}
         w.new.QConvUpdate = QUpdate(w; x; dz.QConvGradInput; *10000; rate.2; 2^dz; noise; salt 0) {gradient=product,
             conv=(kernel=(1, 1)), x_zero=5}
         w.new.Dequantize = Dequantize(p.QConv) {scale=0.025, zero=-128}
@@ -737,9 +737,9 @@ POOLS: dict[str, Case] = {
             above=True}
         p.QRescale = QRescale(y.QConv) {axes=(1, 2), x_zero=-128, y_zero=-128, factor=*4.76837e-07, lift=20, above=True}
         dq.QuantizeError = QuantizeError(2^dq; dp)
-        dq.ErrorScale = ErrorScale(2^dq.2; 2^dq; dq.QuantizeError; *1; p.QRescale) {probe=-15, mask=value -128..127}
+        dq.ErrorScale = ErrorScale(2^dq.2; 2^dq; dq.QuantizeError; *1; p.QRescale) {probe=-15, mask=value -128..128}
         dz.Expand = Expand(dq.ErrorScale) {shape=(1, 2, 2, 3)}
-        dy.ErrorScale = ErrorScale(2^dy; 2^dq.2; dz.Expand; *0.00025; y.QConv) {probe=-27, mask=value -128..127}
+        dy.ErrorScale = ErrorScale(2^dy; 2^dq.2; dz.Expand; *0.00025; y.QConv) {probe=-27, mask=value -128..128}
         w.new.QConvUpdate = QUpdate(w; x; dy.ErrorScale; *10000; rate.2; 2^dy; noise; salt 0) {gradient=product,
             conv=(kernel=(1, 1)), x_zero=5}
         w.new.Dequantize = Dequantize(p.QRescale) {scale=0.025, zero=-128}
@@ -770,11 +770,11 @@ POOLS: dict[str, Case] = {
         p.MaxPool = MaxPool(y.QConv) {kernel=(2, 2), strides=(2, 2), pads=(0, 0, 0, 0)}
         q.QRescale = QRescale(p.MaxPool) {axes=(), x_zero=-128, y_zero=-128, factor=*9.53674e-07, lift=20, above=True}
         dp.QuantizeError = QuantizeError(2^dp; dq)
-        dp.ErrorScale = ErrorScale(2^dp.2; 2^dp; dp.QuantizeError; *1; q.QRescale) {probe=-15, mask=value -128..127}
+        dp.ErrorScale = ErrorScale(2^dp.2; 2^dp; dp.QuantizeError; *1; q.QRescale) {probe=-15, mask=value -128..128}
         index.MaxPoolIndex = MaxPoolIndex(y.QConv) {kernel=(2, 2), strides=(2, 2), pads=(0, 0, 0, 0)}
         dz.MaxPoolGrad = MaxPoolGrad(dp.ErrorScale; index.MaxPoolIndex) {pool=(kernel=(2, 2), strides=(2, 2), pads=(0,
             0, 0, 0)), input_hw=(2, 2)}
-        dy.ErrorScale = ErrorScale(2^dy; 2^dp.2; dz.MaxPoolGrad; *0.001; y.QConv) {probe=-25, mask=value -128..127}
+        dy.ErrorScale = ErrorScale(2^dy; 2^dp.2; dz.MaxPoolGrad; *0.001; y.QConv) {probe=-25, mask=value -128..128}
         w.new.QConvUpdate = QUpdate(w; x; dy.ErrorScale; *10000; rate.2; 2^dy; noise; salt 0) {gradient=product,
             conv=(kernel=(1, 1)), x_zero=5}
         w.new.Dequantize = Dequantize(q.QRescale) {scale=0.05, zero=-128}
@@ -805,11 +805,11 @@ POOLS: dict[str, Case] = {
         p.MaxPool = MaxPool(y.QConv) {kernel=(2, 2), strides=(1, 1), pads=(0, 0, 0, 0), output_hw=(1, 2)}
         q.QRescale = QRescale(p.MaxPool) {axes=(), x_zero=-128, y_zero=-128, factor=*9.53674e-07, lift=20, above=True}
         dp.QuantizeError = QuantizeError(2^dp; dq)
-        dp.ErrorScale = ErrorScale(2^dp.2; 2^dp; dp.QuantizeError; *1; q.QRescale) {probe=-15, mask=value -128..127}
+        dp.ErrorScale = ErrorScale(2^dp.2; 2^dp; dp.QuantizeError; *1; q.QRescale) {probe=-15, mask=value -128..128}
         index.MaxPoolIndex = MaxPoolIndex(y.QConv) {kernel=(2, 2), strides=(1, 1), pads=(0, 0, 0, 0), output_hw=(1, 2)}
         dz.QMaxPoolGrad = QMaxPoolGrad(2^dz; 2^dp.2; dp.ErrorScale; index.MaxPoolIndex) {pool=(kernel=(2, 2),
             strides=(1, 1), pads=(0, 0, 0, 0), output_hw=(1, 2)), input_hw=(2, 3), probe=-12}
-        dy.ErrorScale = ErrorScale(2^dy; 2^dz; dz.QMaxPoolGrad; *0.001; y.QConv) {probe=-25, mask=value -128..127}
+        dy.ErrorScale = ErrorScale(2^dy; 2^dz; dz.QMaxPoolGrad; *0.001; y.QConv) {probe=-25, mask=value -128..128}
         w.new.QConvUpdate = QUpdate(w; x; dy.ErrorScale; *10000; rate.2; 2^dy; noise; salt 0) {gradient=product,
             conv=(kernel=(1, 1)), x_zero=5}
         w.new.Dequantize = Dequantize(q.QRescale) {scale=0.05, zero=-128}

@@ -65,19 +65,25 @@ class Backward:
         return replace(error, layer=layer)
 
     def _mask(self, node: Node) -> Mask | None:
-        """Return a node's mask for a clamp, if that runs in integers: the bits, or the clamp's output."""
+        """Return a node's mask for a clamp, if that runs in integers: the bits, or the clamp's output; none if all
+        errors pass."""
         o = operands(node)
+        act = self._r.int8(self._clamp_output(node))
+        if act is not None and act.passes_all:
+            return NO_MASK
         if "mask" in o:
             form = self._r.forms.get(o["mask"].name)
             return Mask(MaskAttrs("bits"), (form,)) if isinstance(form, Value) and form.dtype == "bits" else None
-        act = self._r.int8(o["y"])
         return None if act is None else Mask(act.mask("value"), (act.value,))
+
+    def _clamp_output(self, node: Node) -> Value:
+        """Return the float value of the clamp that this node differentiates."""
+        o = operands(node)
+        return operand(self._r.producers[o["mask"].name], "y") if "mask" in o else o["y"]
 
     def _clamp_input(self, node: Node) -> str:
         """Return the float name of the value whose clamp this node differentiates."""
-        o = operands(node)
-        source = operand(self._r.producers[o["mask"].name], "y") if "mask" in o else o["y"]
-        return self._f.clamped.get(source.name, "")
+        return self._f.clamped.get(self._clamp_output(node).name, "")
 
     # ---- layers -------------------------------------------------------------------------------------------------
 

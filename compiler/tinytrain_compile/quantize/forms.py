@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -28,14 +28,27 @@ NO_MASK = Mask()
 
 @dataclass(frozen=True)
 class Act:
-    """An activation (or weight) stored as int8."""
+    """An activation (or weight) stored as int8. ends: of the clamp that made it (see `ends_of`); None: the format's."""
 
     value: Value
     quant: Quant
+    ends: tuple[int, int] | None = None
 
     def mask(self, kind: str) -> MaskAttrs:
-        """Return the mask of a clamp to this format."""
-        return MaskAttrs(kind, self.quant.low, self.quant.high)
+        """Return the mask of the clamp that made it."""
+        return MaskAttrs(kind, *(self.ends or (self.quant.low, self.quant.high)))
+
+    @property
+    def passes_all(self) -> bool:
+        """True if the clamp that made it stops no error."""
+        low, high = self.ends or (self.quant.low, self.quant.high)
+        return low < self.quant.low and high > self.quant.high
+
+
+def ends_of(quant: Quant, clip: ClipAttrs) -> tuple[int, int]:
+    """Return the stored values at which a Clip ends; one beyond the format where that saturates before the Clip."""
+    wider = narrowed(replace(quant, low=quant.low - 1, high=quant.high + 1), clip)
+    return wider.low, wider.high
 
 
 def narrowed(quant: Quant, clip: ClipAttrs) -> Quant:

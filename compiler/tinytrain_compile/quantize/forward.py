@@ -18,7 +18,7 @@ from tinytrain_compile.ops.linear import WEIGHT, GemmAttrs, join_split
 from tinytrain_compile.ops.names import attrs_of, operand, operands
 from tinytrain_compile.ops.pool import PoolAttrs, always_full
 from tinytrain_compile.ops.shape import ConcatAttrs, EmbedAttrs, ExpandAttrs, ReduceAttrs, ReshapeAttrs
-from tinytrain_compile.quantize.forms import Act, Deferred, Form, IntegerLayer, narrowed
+from tinytrain_compile.quantize.forms import Act, Deferred, Form, IntegerLayer, ends_of, narrowed
 from tinytrain_compile.quantize.rescale import Rescaling
 from tinytrain_compile.quantize.state import Rewriter
 
@@ -92,7 +92,8 @@ class Forward:
         form, out = self._r.forms.get(node.inputs[0].name), node.outputs[0]
         if not isinstance(form, Act | Deferred) or out.quant is None:
             return None
-        quant = narrowed(out.quant, attrs_of(node, ClipAttrs))
+        clip = attrs_of(node, ClipAttrs)
+        quant = narrowed(out.quant, clip)
         masks = any(has_trait(reader.op, "read_output") for reader in self._r.readers.get(out.name, []))
         clamp = Clamped(quant, masks and quant.low == quant.zero)
         if isinstance(form, Act):
@@ -101,7 +102,7 @@ class Forward:
         else:
             value = self._requantised(form.node, clamp)
         self.clamped[out.name] = node.inputs[0].name
-        return Act(value, quant)
+        return Act(value, quant, ends_of(out.quant, clip))
 
     def _requantised(self, node: Node, clamp: Clamped) -> Value:
         if isinstance(node.attrs, ConvAttrs):

@@ -109,7 +109,7 @@ class _Saturation:
         if quant is None or self._stays(node, quant, free):
             self._keep(node, free)
         elif isinstance(node.attrs, ClipAttrs):
-            low, high = real_range(quant)
+            low, high = self._ends(quant)
             both = (min(max(bound, low), high) for bound in (node.attrs.low, node.attrs.high))
             self._keep(replace(node, attrs=ClipAttrs(*both)), free)
         else:
@@ -154,6 +154,10 @@ class _Saturation:
             parts.append((0.0, 0.0))
         return min(low for low, _ in parts), max(high for _, high in parts)
 
+    def _ends(self, quant: Quant) -> tuple[float, float]:
+        """Return the range of a format that the model has. A calibrated one is an estimate: no error stops at it."""
+        return real_range(quant) if self._stored else _ANY
+
     def _clamp(self, value: Value, quant: Quant) -> None:
         free = self._is_free(value.name)
         suffix, count = "clamped" if free else "int8", 1
@@ -163,7 +167,7 @@ class _Saturation:
             name = f"{value.name}.{suffix}.{count}"
         self._taken.add(name)
         out = replace(value, name=name, quant=None if free else value.quant)
-        bounds = real_range(quant)
+        bounds = self._ends(quant)
         self._nodes.append(Node(name, "Clip", (replace(value, quant=None),), (out,), ClipAttrs(*bounds), value.origin))
         self._renamed[value.name], self._ranges[name] = out, bounds
 

@@ -29,6 +29,7 @@ from tinytrain_compile.quantize.forms import (
     Rule,
     ShiftTables,
     Uses,
+    ends_of,
     narrowed,
 )
 
@@ -146,16 +147,17 @@ class Rewriter:
         constant = value.name in self.constants
         if value.quant is None or value.dtype != "float32" or constant or not isinstance(form, Value):
             return None
-        made_by, q = self.producers.get(value.name), value.quant
-        if made_by is not None and isinstance(made_by.attrs, ClipAttrs):
-            q = narrowed(q, made_by.attrs)  # errors do not pass the Clip's ends
+        made_by, q, ends = self.producers.get(value.name), value.quant, None
+        if made_by is not None and isinstance(made_by.attrs, ClipAttrs):  # errors do not pass the Clip's ends
+            q, ends = narrowed(q, made_by.attrs), ends_of(q, made_by.attrs)
         attrs = QuantAttrs(q.scale[0], q.zero, q.low, q.high)
         if made_by is None or not isinstance(made_by.attrs, ReshapeAttrs) or made_by.inputs[0].quant != q:
             out = self.emit("Quantize", (form,), attrs, like)
         else:
             out = self.emit("Reshape", (self._rounded(made_by, attrs, like),), made_by.attrs, like)
-        self._floats[value.name], self.forms[value.name] = form, Act(out, q)
-        return Act(out, q)
+        act = Act(out, q, ends)
+        self._floats[value.name], self.forms[value.name] = form, act
+        return act
 
     def _rounded(self, reshape: Node, attrs: QuantAttrs, like: Node) -> Value:
         """Return the operand of a Reshape as int8, rounded once for all readers of such Reshapes."""

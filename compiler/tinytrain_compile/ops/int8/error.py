@@ -24,7 +24,8 @@ BACKWARD = NonDifferentiable("the quantised graph is made from a differentiated 
 class MaskAttrs(Attrs):
     """Meaning of the last operand, which shows where a clamp to [low, high] was active.
 
-    kind: "" (no mask), "value" (the clamp's int8 output) or "bits" (one bit per element, set where it passed).
+    kind: "" (no mask), "value" (the clamp's int8 output) or "bits" (one bit per element, set where it passed). low is
+    -129, or high 128, if the clamp has no such end: int8 saturates there, and errors pass.
     """
 
     kind: str = ""
