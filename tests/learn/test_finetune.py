@@ -272,6 +272,31 @@ def test_the_order_of_a_stream_is_compared(own: Path) -> None:
     assert not any("one pass" in note for note in finetune(options, plain, own.parent / "g.toml", silent).notes)
 
 
+def test_it_measures_what_copies_lose(own: Path) -> None:
+    """Copies of nearly nothing lose more than copies that are nearly exact; exact inputs are not compared."""
+    asked = {"update": "all", "data": own, "batch": 4, "micro_batch": 4}
+
+    def lost(**more: Any) -> tuple[tuple[float, ...], str]:
+        options = options_from(DIGITS / "digits.onnx", asked | more)
+        found = finetune(options, FinetuneEffort(4, 1, clips=(0.0,), jobs=1), own.parent / "f.toml", silent)
+        return found.copies, " ".join("\n".join(finding_lines(found)).split())
+
+    rough, said = lost(activations="subspace", rank_error=0.9)
+    assert len(rough) == 6 and np.mean(rough) > 0.05
+    error = np.std(rough, ddof=1) / 6**0.5
+    assert f"{100 * np.mean(rough):.1f} +- {100 * error:.1f} points of accuracy less than with exact inputs" in said
+    assert lost()[0] == ()
+
+
+def test_copies_that_end_in_nan_and_those_of_values() -> None:
+    values = (Learned(0, (Score(2.0), Score(1.0)), (), 0.0, 7),)
+    for given, said in (
+        ({"copies": (0.1, math.inf)}, "some trainings ended in NaN"),
+        ({"copies": (0.1, 0.3), "learned": values}, "loss larger by 20.0 +- 10.0 % than with exact inputs"),
+    ):
+        assert said in " ".join("\n".join(finding_lines(finding_of(**given))).split())
+
+
 def test_it_tells_how_often_a_guard_would_refuse(own: Path) -> None:
     """Golden samples like the own ones are known better with each epoch; with other labels they are lost."""
     x, y = np.load(own)["x"][:50], np.load(own)["y"][:50]

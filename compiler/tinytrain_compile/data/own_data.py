@@ -23,7 +23,7 @@ COMPARED = 256
 """Samples of an array whose scale is looked at."""
 FEWEST = 10
 """Samples below which there is nothing to train on and judge by."""
-_NAMES = ("x", "y", "x_test", "y_test", "x_old", "y_old")
+_NAMES = ("x", "y", "x_test", "y_test", "x_old", "y_old", "domain")
 _HINT = "give an .npz with x and y; x_test with y_test and x_old with y_old are optional"
 
 
@@ -45,7 +45,7 @@ class OwnData:
 
 
 def read_own_data(path: Path, seed: int) -> tuple[dict[str, Array], tuple[str, ...]]:
-    """Read arrays of an .npz: x and, if they are there, y, x_test, y_test, x_old, y_old.
+    """Read arrays of an .npz: x and, if they are there, y, x_test, y_test, x_old, y_old, and domain (of those of x).
 
     Also returns what was made of it: without x_test, a part of x and y, drawn by the seed. CompileError E0105, one
     line.
@@ -67,7 +67,7 @@ def read_own_data(path: Path, seed: int) -> tuple[dict[str, Array], tuple[str, .
             there_is = f"y{part}" if missing[0][0] == "x" else f"x{part}"
             raise CompileError("E0105", path.name, f"has {there_is} and no {missing[0]}", _HINT)
     sizes = {name: len(array) if array.ndim else 0 for name, array in found.items()}
-    for name, other in (("y", "x"), ("y_test", "x_test"), ("y_old", "x_old")):
+    for name, other in (("y", "x"), ("y_test", "x_test"), ("y_old", "x_old"), ("domain", "x")):
         if name in found and sizes[name] != sizes[other]:
             what = f"{name} has {sizes[name]} labels, {other} has {sizes[other]} samples"
             raise CompileError("E0105", path.name, what, "give a label for every sample")
@@ -80,7 +80,7 @@ def read_own_data(path: Path, seed: int) -> tuple[dict[str, Array], tuple[str, .
         labels = found["y"] if "y" in found and found["y"].dtype.kind in "iu" else None
         rest, kept = split(labels, count, TEST_SHARE, seed)
         notes = (f"there is no x_test: {len(kept)} of {count} samples are kept to judge by, drawn by --seed",)
-        for name in [name for name in ("x", "y") if name in found]:
+        for name in [name for name in ("x", "y", "domain") if name in found]:
             found[f"{name}_test"], found[name] = found[name][kept], found[name][rest]
     return found, notes
 

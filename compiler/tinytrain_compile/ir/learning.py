@@ -200,7 +200,9 @@ class Finding:
     on the target by its figures; calls: per update. update: selection of trained parameters; scheme: as a file, if
     --update auto chose it (else ""). notes: on the use of the samples. record_bytes: of an old sample that is kept;
     most_kept: how many of them the board has room for (None: its RAM is not known). suspects: notes on possible reasons
-    why nothing was learned. next_arena: worth having above --arena, if --update auto had to leave something out.
+    why nothing was learned. copies: what those of --activations lose against exact inputs, by seed: of the accuracy on
+    test samples; without one, the share by which the loss is larger. next_arena: worth having above --arena, if
+    --update auto had to leave something out.
     """
 
     rounds: tuple[tuple[Tried, ...], ...]
@@ -222,6 +224,7 @@ class Finding:
     most_kept: int | None = None
     suspects: tuple[str, ...] = ()
     next_arena: NextArena | None = None
+    copies: tuple[float, ...] = ()
 
     @property
     def taken(self) -> Learned:

@@ -212,7 +212,7 @@ def finetune(
         remarks = _data_notes(options.data.name, arrays, projects[0])
         notes = (*notes, *data.notes, *(note.text for note in remarks))
         try:
-            finding = replace(_found(trainings, notes, options, data), suspects=_stopping(remarks))
+            finding = replace(_found(trainings, notes, options, data, folder), suspects=_stopping(remarks))
             finding = _with_scheme_named(finding, out)
         except KeyboardInterrupt as problem:
             problem.args = (f"what was tried is in {known.path.name}; call it again to go on",)
@@ -223,7 +223,9 @@ def finetune(
     return finding
 
 
-def _found(trainings: Trainings, notes: tuple[str, ...], options: CompileOptions, data: OwnData) -> Finding:
+def _found(
+    trainings: Trainings, notes: tuple[str, ...], options: CompileOptions, data: OwnData, folder: Path
+) -> Finding:
     """Search, train what is recommended, and say what the device needs for it."""
     old, asked = 0 if data.old is None else len(data.old.x), trainings.effort.replay
     trainings.finals = 1 + len(reservoir_sizes(asked, old, None))
@@ -234,10 +236,11 @@ def _found(trainings: Trainings, notes: tuple[str, ...], options: CompileOptions
         trainings, found.place, max(1, found.chosen.best_epoch), reservoir_sizes(asked, old, room.most)
     )
     notes = (*notes, *_edge_note(found), *room.notes(min(asked, old // 2)), *_stream_note(trainings, found.place))
+    copies = _lost_by_copies(trainings, found.place, learned[0].epochs, data, folder)
     made, rate, kept = len(trainings.made), found.place[1], kept_of(learned)
     lost = next(one.golden for one in learned if one.replay == kept)
     notes = (*notes, *([guard_note(lost, options.guard_drop)] if lost else ()))
-    finding = Finding(found.rounds, found.chosen, rate, learned, kept, made, notes=notes)
+    finding = Finding(found.rounds, found.chosen, rate, learned, kept, made, notes=notes, copies=copies)
     return _with_facts(finding, project, data, room)
 
 
@@ -264,6 +267,21 @@ def _stream_note(trainings: Trainings, place: Place) -> tuple[str, ...]:
     what = f"one pass at a constant rate: {shuffled} if shuffled; {plain} {named}"
     way = f"{KEPT_AFTER_EACH} of {KEPT} kept samples after each new one (--runtime replay={KEPT})"
     return (f"{what}; {kept} {named} with {way}",)
+
+
+def _silent(_what: str, _share: float) -> None:
+    return None
+
+
+def _lost_by_copies(trainings: Trainings, place: Place, epochs: int, data: OwnData, folder: Path) -> tuple[float, ...]:
+    """Return what copies of --activations lose in the recommended training (`Finding.copies`)."""
+    variant = trainings.variants[place[0]]
+    if variant.options.activations == "exact" or not variant.project.summary.train.low_rank:
+        return ()
+    exact = make_project(replace(variant.options, activations="exact"), _silent)
+    assert not isinstance(exact, Result)
+    trainings.builds.append(_build(exact, data, folder / "exact"))
+    return trainings.losses(place, epochs, len(trainings.builds) - 1)
 
 
 def _check_inputs(model: ImportedModel) -> None:
@@ -315,7 +333,8 @@ def _variants(
     if "y" in arrays:
         data = folder / str(options.data and options.data.name)  # as messages name it
         with data.open("wb") as stream:  # numpy would add .npz to a name without it
-            np.savez(stream, x=arrays["x"], y=arrays["y"])
+            known: dict[str, Any] = {name: arrays[name] for name in ("x", "y", "domain") if name in arrays}
+            np.savez(stream, **known)
     asked = replace(options, data=data, verify="none", dry_run=False, pareto=False)
     batches = effort.batches or (options.batch,)
     clips = effort.clips if options.clip_norm is None else (options.clip_norm,)
@@ -337,7 +356,7 @@ def _variants(
             refuse_shifted(made.summary.train, "--averages")
         trains_itself = made.model.training is not None
         for warm_up, average in product(effort.warm_ups, effort.averages):
-            yield Variant(batch, clip, per_layer, warm_up, average, made)
+            yield Variant(batch, clip, per_layer, warm_up, average, made, more)
 
 
 def _check_batches(where: str, variants: Sequence[Variant], data: OwnData) -> None:

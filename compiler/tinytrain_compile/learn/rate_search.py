@@ -17,6 +17,7 @@ from tinytrain_compile.driver.progress import Progress
 from tinytrain_compile.ir.learning import Curve, Learned, Score, StreamOrder, Tried, curve_of, mean_curve
 from tinytrain_compile.learn.runs import KnownRuns
 from tinytrain_compile.learn.training import CHECK_SHARE, Build, LearningRun, learn_all
+from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.options.effort import FinetuneEffort
 
 STEP = 10.0**0.5  # two rates a decade: on a wider grid the best may lie unseen between two
@@ -37,6 +38,8 @@ CHANCE = 2.0
 """Standard errors by which accuracies may differ by chance (chosen on the tasks of `make bench NAME=rates`)."""
 STREAMS = 3
 """Orders that are compared: shuffled, the stream's, and the stream's with kept samples."""
+COPY_SEEDS = 6
+"""Seeds on which low-rank copies are compared with exact inputs: of fewer a standard error says little."""
 LAST_SEEDS = 1
 """Seeds on which the last round looks for the best rate, before it and its neighbours are trained on all."""
 Place = tuple[int, float]
@@ -71,7 +74,10 @@ def most_runs(effort: FinetuneEffort, builds: int, finals: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """A compilation with one of the batches and norms that are compared, a warm-up and an average; 0 for none."""
+    """A compilation with one of the batches and norms that are compared, a warm-up and an average; 0 for none.
+
+    options: those of the project.
+    """
 
     batch: int
     clip: float
@@ -79,6 +85,7 @@ class Variant:
     warm_up: float
     average: int
     project: Project
+    options: CompileOptions
 
 
 @dataclass
@@ -86,7 +93,7 @@ class Trainings:
     """Runs of a search. Those that an earlier call has made are known; `made` has the keys of all."""
 
     variants: Sequence[Variant]
-    builds: Sequence[Build]
+    builds: list[Build]
     effort: FinetuneEffort
     seed: int
     known: KnownRuns
@@ -125,6 +132,21 @@ class Trainings:
         spread = float(np.std([one.loss if one.accuracy is None else one.accuracy for one in ends]))
         golden = tuple(lost for one in curves for lost in one.golden)
         return Learned(replay, means(curves), old, spread, curves[0].steps, golden)
+
+    def losses(self, place: Place, epochs: int, other: int) -> tuple[float, ...]:
+        """Train as recommended and by another build, both on COPY_SEEDS seeds.
+
+        Returns what the former loses, seed by seed: of the accuracy on test samples, or the share by which its
+        loss is larger.
+        """
+        self.finals += -(-2 * COPY_SEEDS // self.effort.seeds)
+        runs = [
+            replace(self._run(*place, seed, epochs), build=build, final=True)
+            for build in (place[0], other)
+            for seed in range(COPY_SEEDS)
+        ]
+        ends = [one.scores[-1] if not one.failed else Score(float("inf"), 0.0) for one in self._curves(runs)]
+        return tuple(lost_between(*pair) for pair in zip(ends[:COPY_SEEDS], ends[COPY_SEEDS:], strict=True))
 
     def streamed(self, place: Place, order: StreamOrder, kept: int) -> tuple[Score, ...]:
         """Train one pass at a constant rate, in an order: mean scores of test samples before and after."""
@@ -335,6 +357,13 @@ def top_of(tried: Sequence[Tried], chosen: Tried) -> float:
         return tried[best].rate
     top = min(max((below - above) / (2 * bend), -1.0, best - 1.5), 1.0, best - 0.5)  # steps from the middle
     return tried[1].rate * (tried[2].rate / tried[1].rate) ** top
+
+
+def lost_between(one: Score, exact: Score) -> float:
+    """Return how much accuracy one end loses against another; without one, by what share its loss is larger."""
+    if one.accuracy is None or exact.accuracy is None:
+        return one.loss / exact.loss - 1 if exact.loss > 0 else 0.0
+    return exact.accuracy - one.accuracy
 
 
 def means(curves: Sequence[Curve]) -> tuple[Score, ...]:

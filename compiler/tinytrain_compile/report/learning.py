@@ -25,6 +25,7 @@ def finding_lines(finding: Finding, width: int = WIDTH) -> list[str]:
     """Tell what was tried, what it gives, what it costs and what is recommended."""
     before = [*(("note", printable(note)) for note in finding.notes), ("update", printable(finding.update))]
     after = [_flatness(finding), *(text for one in finding.learned for text in _learned(finding, one))]
+    after += _copies(finding)
     after += [*_costs(finding), *_advice(finding)]
     return [*_lines(before, width), *_rounds(finding, width), *_lines(after, width)]
 
@@ -83,6 +84,21 @@ def _remark(finding: Finding, one: Tried) -> str:
     ways += [f"mean of {one.average}"] if one.average else []
     ways += [f"{plural(one.failed, 'run')} ended in NaN or infinity"] if one.failed else []
     return ", ".join([*(["<- taken"] if one is finding.chosen else []), *ways])
+
+
+def _copies(finding: Finding) -> list[Text]:
+    """Tell what low-rank copies lose, with its standard error."""
+    lost, count = finding.copies, len(finding.copies)
+    if not lost:
+        return []
+    values = finding.learned[0].curve[-1].accuracy is None
+    what = "loss larger by {} %" if values else "{} points of accuracy less"
+    if not all(map(math.isfinite, lost)):
+        return [("copies", "against exact inputs: some trainings ended in NaN or infinity")]
+    mean = sum(lost) / count
+    error = (sum((one - mean) ** 2 for one in lost) / (count - 1) / count) ** 0.5
+    text = what.format(f"{100 * mean:.1f} +- {100 * error:.1f}")
+    return [("copies", f"{text} than with exact inputs (test samples; standard error over {count} seeds)")]
 
 
 def _flatness(finding: Finding) -> Text:
