@@ -139,26 +139,36 @@ static inline TT_ALWAYS void tt_lay_turned8(
 }
 
 /* Adds the products of a pixel to s. at: the first place of the error under its taps; weights: those of the first tap;
- * down, across: taps inside the error. */
-static inline TT_ALWAYS void tt_add_window_x4(tt_sums *s, const int8_t *at, const int8_t *weights, int32_t down,
-    int32_t across, tt_reach rows, tt_reach columns, tt_conv_shape of)
+ * down: rows of taps inside the error. */
+static inline TT_ALWAYS void tt_add_whole_x4(
+    tt_sums *s, const int8_t *at, const int8_t *weights, int32_t down, tt_reach rows, tt_reach columns, tt_conv_shape of)
 {
     const int32_t runs = tt_runs_in(columns), n = columns.taps / runs * of.outputs, row = runs * tt_whole(n);
     const int32_t deep = rows.taps * row, line = rows.step * of.wide * of.outputs, on = columns.step * of.outputs;
     tt_runs under = tt_runs_of(weights, deep);
-    if (TT_LIKELY(across == columns.taps)) {
-        for (int32_t r = 0; r < down; r++, at += line) {
+    for (int32_t r = 0; r < down; r++, at += line) {
 #pragma GCC unroll 4
-            for (int32_t run = 0; run < runs; run++) {
-                tt_runs8_x4(s, at + run * on, &under, deep, n, false);
-            }
+        for (int32_t run = 0; run < runs; run++) {
+            tt_runs8_x4(s, at + run * on, &under, deep, n, false);
         }
-        return;
+    }
+}
+
+/* The same of a pixel of which only `across` columns of taps are inside. */
+static inline TT_ALWAYS void tt_add_part_x4(tt_sums *s, const int8_t *at, const int8_t *weights, int32_t down,
+    int32_t across, tt_reach rows, tt_reach columns, tt_conv_shape of)
+{
+    const int32_t runs = tt_runs_in(columns), n = columns.taps / runs * of.outputs, row = runs * tt_whole(n);
+    const int32_t deep = rows.taps * row, line = rows.step * of.wide * of.outputs, on = columns.step * of.outputs;
+    int32_t part = n;
+    if (runs == 1) {
+        part = across * of.outputs;
+        TT_UNSEEN(part); /* a loop, which is less code */
     }
     for (int32_t r = 0; r < down; r++, at += line, weights += row) {
-        under = tt_runs_of(weights, deep);
+        tt_runs under = tt_runs_of(weights, deep);
         for (int32_t run = 0; run < (runs == 1 ? 1 : across); run++) {
-            tt_runs8_x4(s, at + run * on, &under, deep, runs == 1 ? across * of.outputs : n, false);
+            tt_runs8_x4(s, at + run * on, &under, deep, part, false);
         }
     }
 }
@@ -172,6 +182,17 @@ static inline TT_ALWAYS tt_i32x4 tt_kept_four(const void *mask, int32_t at, bool
     const uint8_t *const from = (const uint8_t *)mask + at / 8;
     const int32_t next = whole || at % 8 <= 4 ? 0 : from[1];
     return tt_bits_x4((from[0] | next << 8) >> at % 8);
+}
+
+/* Four errors at y, which is `place` of all: those that the mask keeps. */
+static inline TT_ALWAYS void tt_end_error_x4(int8_t *y, int32_t *largest, tt_sums s, tt_i32x4 factor, tt_i32x4 by,
+    const void *mask, int32_t place, bool whole, tt_keep keep)
+{
+    tt_i32x4 sums = tt_requantise_x4(tt_lanes(s.sum_0, s.sum_1, s.sum_2, s.sum_3), factor, by);
+    if (keep.kind != TT_ALL_KEPT) {
+        sums &= tt_kept_four(mask, place, whole, keep);
+    }
+    tt_store8_x4(y, tt_error_x4(sums, largest));
 }
 
 /* The error of the image, a QConvGradInput over all channels. scratch: turned weights of four channels.
@@ -209,19 +230,25 @@ static inline TT_ALWAYS void tt_conv8_error(int8_t *y, int8_t *scratch, int32_t 
             const int8_t *const weights = scratch + down.first * runs * tt_whole(n);
             int32_t place = ((image * of.height + phase / of.right + line % high * of.down) * of.width + phase % of.right)
                 * of.channels + c;
-            for (int32_t i = 0; i < across; i++, place += of.right * of.channels) {
-                tt_sums s = {0, 0, 0, 0};
-                tt_inside inside = {0, columns.taps};
-                if ((uint32_t)(i - low) >= span) {
-                    inside = tt_inside_of(columns, i, of.wide);
+            for (int32_t i = 0; i < across;) {
+                const bool all = (uint32_t)(i - low) < span;
+                const int32_t end = !all || low + room > across ? i + 1 : low + room;
+                const tt_inside inside = all ? (tt_inside){0, columns.taps} : tt_inside_of(columns, i, of.wide);
+                const int8_t *at = map + (i + inside.first * columns.step) * of.outputs;
+                if (all) {
+                    for (; i < end; i++, at += of.outputs, place += of.right * of.channels) {
+                        tt_sums s = {0, 0, 0, 0};
+                        tt_add_whole_x4(&s, at, weights, down.taps, rows, columns, of);
+                        tt_end_error_x4(y + place, &largest, s, factor, by, mask, place, of.channels % 4 == 0, keep);
+                    }
+                } else {
+                    tt_sums s = {0, 0, 0, 0};
+                    tt_add_part_x4(&s, at, weights + inside.first * (runs == 1 ? of.outputs : tt_whole(n)), down.taps,
+                        inside.taps, rows, columns, of);
+                    tt_end_error_x4(y + place, &largest, s, factor, by, mask, place, of.channels % 4 == 0, keep);
+                    i++;
+                    place += of.right * of.channels;
                 }
-                tt_add_window_x4(&s, map + (i + inside.first * columns.step) * of.outputs,
-                    weights + inside.first * (runs == 1 ? of.outputs : tt_whole(n)), down.taps, inside.taps, rows, columns, of);
-                tt_i32x4 sums = tt_requantise_x4(tt_lanes(s.sum_0, s.sum_1, s.sum_2, s.sum_3), factor, by);
-                if (keep.kind != TT_ALL_KEPT) {
-                    sums &= tt_kept_four(mask, place, of.channels % 4 == 0, keep);
-                }
-                tt_store8_x4(y + place, tt_error_x4(sums, &largest));
             }
         }
     }
