@@ -418,16 +418,6 @@ static inline tt_i32x4 tt_words_x4(int32_t state, int32_t salt, int32_t index)
 #endif
 }
 
-/* Those of the next four weights. */
-static inline tt_i32x4 tt_next_words_x4(tt_i32x4 words)
-{
-#if TT_HAS_MVE
-    return (tt_i32x4)vaddq_n_u32((uint32x4_t)words, 4u * 0x9e3779b1u);
-#else
-    TT_EACH((int32_t)((uint32_t)words[i] + 4u * 0x9e3779b1u))
-#endif
-}
-
 /* The noise of words. */
 static inline tt_i32x4 tt_mixed_x4(tt_i32x4 words)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
-/* Weight gradients of convolutions over all channels on vectors (Helium), and what they do. Where there are no vectors, plain
- * C gives the same bits.
+/* Weight gradients of convolutions over all channels on vectors (Helium); tt_mve_steps.h is what they do. Where there are no
+ * vectors, plain C gives the same bits.
  *
  * A map of the error times the image under a tap. Both lie in scratch by channel, so that pixels are neighbours; the image
  * once for every column of taps, moved by it and thinned by the stride.
@@ -8,158 +8,10 @@
 #ifndef TT_MVE_WEIGHTS_H
 #define TT_MVE_WEIGHTS_H
 
-#include "tt_mve_gradients.h"
-
-/* How a weight moves by its gradient, or what else becomes of it: see tt_ended_weights8. */
-#define TT_BY_NOISE 0
-#define TT_BY_FRACTION 1
-#define TT_SUMMED 2
-typedef struct tt_moves {
-    int32_t kind;
-    const int32_t *multiplier;
-    const int8_t *shift;
-    const int32_t *rate, *p;
-    int8_t *fraction;
-    int32_t noise, salt, limit, spare;
-} tt_moves;
-
-/* What a gradient goes through before its weight moves. velocity, if momentum is not 0 (2: weights move by the sign), and
- * its peak, state and salt: see tt_momentum. rows, if largest > 0: sums of squares of the channels' gradients, of which more
- * than +-largest does not count. */
-typedef struct tt_through {
-    int32_t momentum;
-    int8_t *velocity;
-    int32_t *peak;
-    const int32_t *state;
-    int32_t salt, *rows, largest;
-} tt_through;
-
-/* The low bytes of the lanes from `skip` on. */
-static inline TT_ALWAYS void tt_store8_from(int8_t *to, tt_i32x4 lanes, int32_t skip)
-{
-    if (skip == 0) {
-        tt_store8_x4(to, lanes);
-        return;
-    }
-    for (int32_t i = skip; i < 4; i++) {
-        to[i] = (int8_t)lanes[i];
-    }
-}
-
-/* tt_momentum of four velocities from element `at` on, or the sign of tt_sign_momentum; the first `skip` are done already.
- * unit: exponent of the gradient. */
-TT_SHARED tt_i32x4 tt_moved_velocities_x4(
-    int8_t *velocity, tt_i32x4 gradient, int32_t *peak, const int32_t *rate, const int32_t *state, int32_t unit,
-    tt_i32x4 noise, bool sign, int32_t skip)
-{
-    tt_i32x4 total = gradient;
-    for (int32_t i = skip; i < 4; i++) {
-        int32_t ahead = 0;
-        if (sign) {
-            ahead = tt_add(gradient[i], tt_scaled(velocity[i], rate[6], rate[7] - 31 + state[2] - unit));
-        }
-        total[i] = tt_momentum(velocity + i, gradient[i], peak, rate, state, unit, noise[i]);
-        total[i] = !sign ? total[i] : (ahead > 0 ? 1 : 0) - (ahead < 0 ? 1 : 0);
-    }
-    return total;
-}
-
-#if TT_HAS_MVE
-/* tt_scaled of four velocities by a factor whose exponent is quick: a velocity has 22 bits to spare. */
-static inline TT_ALWAYS tt_i32x4 tt_kept_velocity_x4(tt_i32x4 velocity, int32_t multiplier, int32_t exponent)
-{
-    return tt_quick_x4(velocity, multiplier, exponent - 22, 22);
-}
-#endif
-
-/* The same, in registers as long as no number is unusual. */
-static inline TT_ALWAYS tt_i32x4 tt_velocities_x4(int8_t *velocity, tt_i32x4 gradient, int32_t *peak, const int32_t *rate,
-    const int32_t *state, int32_t unit, tt_i32x4 noise, bool sign, int32_t skip)
-{
-#if TT_HAS_MVE
-    const int32_t kept = rate[3] - 31 + state[2] - unit, ahead = sign ? rate[7] - 31 + state[2] - unit : kept;
-    if (skip == 0 && tt_is_quick(kept - 22) && tt_is_quick(ahead - 22)) {
-        const tt_i32x4 old = tt_load8_x4(velocity);
-        const tt_i32x4 total = vqaddq_s32(gradient, tt_kept_velocity_x4(old, rate[2], kept));
-        const int32_t spare = tt_spare_x4(total), stored = rate[5] - 23 + unit - state[0] - spare;
-        if (tt_is_quick(stored)) {
-            const tt_i32x4 fine = tt_quick_x4(total, rate[4], stored, spare);
-            const int32_t least = spare < 30 || vmaxavq_s32(0, total) > 0 ? 1 : 0;
-            const int32_t size = ((int32_t)vmaxavq_s32(0, fine) + 255) >> 8, magnitude = size < least ? least : size;
-            *peak = magnitude > *peak ? magnitude : *peak;
-            tt_store8_x4(velocity, tt_clamp_x4((fine + noise) >> 8, -127, 127));
-            if (!sign) {
-                return total;
-            }
-            const tt_i32x4 sum = vqaddq_s32(gradient, tt_kept_velocity_x4(old, rate[6], ahead));
-            return vmaxq_s32(vminq_s32(sum, tt_all(1)), tt_all(-1));
-        }
-    }
-#endif
-    return tt_moved_velocities_x4(velocity, gradient, peak, rate, state, unit, noise, sign, skip);
-}
-
-/* Four gradients of channel o, from element `at` on, become what their weights move by. */
-static inline TT_ALWAYS tt_i32x4 tt_through_x4(
-    tt_i32x4 gradient, int32_t o, int32_t at, int32_t skip, tt_moves by, tt_through through)
-{
-    if (through.largest > 0) {
-        int64_t squares;
-        memcpy(&squares, through.rows + 2 * o, sizeof squares);
-        for (int32_t i = skip; i < 4; i++) {
-            const int32_t size = tt_clamp(gradient[i], -through.largest, through.largest);
-            squares += (int64_t)size * size;
-        }
-        memcpy(through.rows + 2 * o, &squares, sizeof squares);
-    }
-    if (through.momentum == 0) {
-        return gradient;
-    }
-    const int32_t unit = by.p[0] + (through.momentum == 2 ? by.shift[o] : by.shift[o] >> 1);
-    return tt_velocities_x4(through.velocity + at, gradient, through.peak, by.rate, through.state, unit,
-        tt_noise_x4(by.noise, through.salt, at), through.momentum == 2, skip);
-}
-
-/* What the gradients of four weights of a channel, from element `at` on, do to them; the first `skip` are done already.
- * words: of their noise. */
-static inline TT_ALWAYS void tt_ended_weights8(
-    void *w, int32_t at, tt_i32x4 gradient, int32_t skip, int32_t multiplier, int32_t exponent, tt_i32x4 words, tt_moves by)
-{
-    if (by.kind == TT_SUMMED) {
-        int32_t *const total = (int32_t *)w + at;
-        const tt_i32x4 sums = tt_add_x4(tt_load32_x4(total), gradient);
-        if (skip == 0) {
-            tt_store32_x4(total, sums);
-        }
-        for (int32_t i = skip; skip > 0 && i < 4; i++) {
-            total[i] = sums[i];
-        }
-        return;
-    }
-    int8_t *const weight = (int8_t *)w + at;
-    const tt_i32x4 old = tt_load8_x4(weight);
-    if (by.kind == TT_BY_FRACTION) {
-        int8_t *const fraction = by.fraction + at;
-#if TT_HAS_MVE
-        if (tt_is_quick(exponent - by.spare)) {
-            const tt_i32x4 move = tt_quick_x4(gradient, multiplier, exponent - by.spare, by.spare);
-            const tt_i32x4 fine = old * 256 + tt_load8_x4(fraction) - move;
-            const tt_i32x4 value = tt_clamp_x4(fine, -by.limit * 256, by.limit * 256), rounded = vrshrq_n_s32(value, 8);
-            tt_store8_from(weight, rounded, skip);
-            tt_store8_from(fraction, value - rounded * 256, skip);
-            return;
-        }
-#endif
-        tt_store8_from(
-            weight, tt_moved_fine_x4(fraction, old, gradient, multiplier, exponent, by.limit, skip), skip);
-        return;
-    }
-    const tt_i32x4 noise = tt_mixed_x4(words);
-    tt_store8_from(weight, tt_quick_move_x4(old, gradient, multiplier, exponent, noise, by.limit, by.spare), skip);
-}
+#include "tt_mve_steps.h"
 
 /* The sums of four maps, `apart` from each other, of which an image takes `map`. n: pixels of an image, or those and zeros. */
-static inline TT_ALWAYS tt_i32x4 tt_map_sums_x4(
+static inline TT_ALWAYS tt_sums tt_map_sums(
     const int8_t *error, const int8_t *from, int32_t count, int32_t map, int32_t pixels, int32_t n)
 {
     tt_sums s = {0, 0, 0, 0};
@@ -167,19 +19,27 @@ static inline TT_ALWAYS tt_i32x4 tt_map_sums_x4(
         tt_runs runs = tt_runs_of(from + image * map, count * map);
         tt_runs8_x4(&s, error + image * pixels, &runs, count * map, n, count == 1);
     }
-    return tt_lanes(s.sum_0, s.sum_1, s.sum_2, s.sum_3);
+    return s;
 }
 
-/* A row of taps: the maps from `first` to `end` of `maps`, the first of which lies at `from` and steps the weight `at`. */
-typedef struct tt_map_row {
-    int32_t first, end, maps, at;
-    const int8_t *from;
-} tt_map_row;
-
-/* How many of the four maps from j on have been summed up: they end with the last one. */
-static inline TT_ALWAYS int32_t tt_skipped(int32_t j, tt_map_row row)
+/* Elements of a map of the error: small ones end with zeros, so that all its vectors are whole. */
+static inline TT_ALWAYS int32_t tt_map_end(tt_conv_shape of)
 {
-    return row.maps % 4 == 0 || j + 4 <= row.maps ? 0 : j + 4 - row.maps;
+    const int32_t pixels = of.high * of.wide;
+    return of.count == 1 && pixels < 64 ? tt_whole(pixels) : pixels;
+}
+
+/* Channels whose sums go to scratch together: two if both maps of the error stay in registers. */
+static inline TT_ALWAYS int32_t tt_together(tt_conv_shape of)
+{
+    const int32_t n = tt_map_end(of);
+    return of.count == 1 && n % 16 == 0 && n <= 48 ? 2 : 1;
+}
+
+/* Sums at even places of a row, or at odd ones: whole vectors. Those at odd places follow the others. */
+static inline TT_ALWAYS int32_t tt_half_sums(tt_conv_shape of)
+{
+    return (of.across + 7) / 8 * 4;
 }
 
 #if TT_HAS_MVE
@@ -200,164 +60,126 @@ static inline TT_ALWAYS tt_held tt_hold(const int8_t *error, int32_t n)
         n > 48 ? vldrbq_s8(error + 48) : first};
 }
 
-#define TT_HELD_DOT(with, i) "vldrb.8 q0, [%[from], %[at" #i "]]\n\t" with " %[s], %q[e" #i "], q0\n\t"
-#define TT_HELD_FROM(i) [e##i] "w"(held.at_##i), [at##i] "i"(reach + i)
-#define TT_HELD_SUM(dots, ...) __asm__ volatile(dots : [s] "=&Te"(sum) : [from] "h"(from), __VA_ARGS__ : "q0", "memory")
+/* Products of two maps with that of a channel, or of two channels. */
+#define TT_HELD_DOT(with, map, s, i) "vldrb.8 q0, [%[from" #map "], %[at" #map #i "]]\n\t" with " %[" s "], %q[e" #i "], q0\n\t"
+#define TT_BOTH_DOT(with, map, s, t, i) TT_HELD_DOT(with, map, s, i) with " %[" t "], %q[f" #i "], q0\n\t"
+#define TT_HELD_DOTS(with, i) TT_HELD_DOT(with, 1, "s0", i) TT_HELD_DOT(with, 2, "s1", i)
+#define TT_BOTH_DOTS(with, i) TT_BOTH_DOT(with, 1, "s0", "s2", i) TT_BOTH_DOT(with, 2, "s1", "s3", i)
+#define TT_HELD_AT(i) [e##i] "w"(held.at_##i), [at1##i] "i"(reach_1 + i), [at2##i] "i"(reach_2 + i)
+#define TT_BOTH_AT(i) TT_HELD_AT(i), [f##i] "w"(other.at_##i)
+#define TT_HELD_SUMS(dots, ...)                                                                                        \
+    __asm__ volatile(dots : [s0] "=&Te"(s.sum_0), [s1] "=&Te"(s.sum_1)                                                 \
+                     : [from1] "h"(one), [from2] "h"(two), __VA_ARGS__ : "q0", "memory")
+#define TT_BOTH_SUMS(dots, ...)                                                                                        \
+    __asm__ volatile(dots : TT_SUMS_OF(s.sum_, "=&Te") : [from1] "h"(one), [from2] "h"(two), __VA_ARGS__ : "q0", "memory")
 
-/* The sum of a map of n elements, which lies `ahead` of from; n and ahead are constants. */
-static inline TT_ALWAYS int32_t tt_held_sum(tt_held held, const int8_t *from, int32_t ahead, int32_t n)
+/* How far the offset of a load reaches, both ways. */
+#define TT_REACH 127
+
+/* The sums of maps i and k of four that are `map` apart, of n elements; both: of two channels, and n is at most 48. middle:
+ * TT_REACH behind the first map. Levels of optimisation that know no constants use no offsets. */
+static inline TT_ALWAYS tt_sums tt_held_sums(
+    tt_held held, tt_held other, const int8_t *middle, int32_t i, int32_t k, int32_t map, int32_t n, bool both)
 {
-    const int32_t reach = TT_CONSTANT(ahead) ? ahead : 0; /* it is none at some levels of optimisation */
-    int32_t sum;
-    from += ahead - reach;
-    if (n == 16) {
-        TT_HELD_SUM(TT_HELD_DOT("vmladav.s8", 0), TT_HELD_FROM(0));
+    const int32_t near = (2 * TT_REACH + 16 - n) / map + 1; /* maps that one pointer reaches */
+    const int32_t first = i * map - TT_REACH, second = k * map - TT_REACH;
+    const int32_t skip_1 = i / near * near * map, skip_2 = k / near * near * map;
+    const int32_t reach_1 = TT_CONSTANT(first - skip_1) ? first - skip_1 : 0;
+    const int32_t reach_2 = TT_CONSTANT(second - skip_2) ? second - skip_2 : 0;
+    const int8_t *const one = middle + first - reach_1, *const two = middle + second - reach_2;
+    tt_sums s = {0, 0, 0, 0};
+    if (n == 16 && both) {
+        TT_BOTH_SUMS(TT_BOTH_DOTS("vmladav.s8", 0), TT_BOTH_AT(0));
+    } else if (n == 32 && both) {
+        TT_BOTH_SUMS(TT_BOTH_DOTS("vmladav.s8", 0) TT_BOTH_DOTS("vmladava.s8", 16), TT_BOTH_AT(0), TT_BOTH_AT(16));
+    } else if (n == 48 && both) {
+        TT_BOTH_SUMS(TT_BOTH_DOTS("vmladav.s8", 0) TT_BOTH_DOTS("vmladava.s8", 16) TT_BOTH_DOTS("vmladava.s8", 32),
+            TT_BOTH_AT(0), TT_BOTH_AT(16), TT_BOTH_AT(32));
+    } else if (n == 16) {
+        TT_HELD_SUMS(TT_HELD_DOTS("vmladav.s8", 0), TT_HELD_AT(0));
     } else if (n == 32) {
-        TT_HELD_SUM(
-            TT_HELD_DOT("vmladav.s8", 0) TT_HELD_DOT("vmladava.s8", 16), TT_HELD_FROM(0), TT_HELD_FROM(16));
+        TT_HELD_SUMS(TT_HELD_DOTS("vmladav.s8", 0) TT_HELD_DOTS("vmladava.s8", 16), TT_HELD_AT(0), TT_HELD_AT(16));
     } else if (n == 48) {
-        TT_HELD_SUM(TT_HELD_DOT("vmladav.s8", 0) TT_HELD_DOT("vmladava.s8", 16) TT_HELD_DOT("vmladava.s8", 32),
-            TT_HELD_FROM(0), TT_HELD_FROM(16), TT_HELD_FROM(32));
+        TT_HELD_SUMS(TT_HELD_DOTS("vmladav.s8", 0) TT_HELD_DOTS("vmladava.s8", 16) TT_HELD_DOTS("vmladava.s8", 32),
+            TT_HELD_AT(0), TT_HELD_AT(16), TT_HELD_AT(32));
     } else {
-        TT_HELD_SUM(TT_HELD_DOT("vmladav.s8", 0) TT_HELD_DOT("vmladava.s8", 16) TT_HELD_DOT("vmladava.s8", 32)
-                        TT_HELD_DOT("vmladava.s8", 48),
-            TT_HELD_FROM(0), TT_HELD_FROM(16), TT_HELD_FROM(32), TT_HELD_FROM(48));
+        TT_HELD_SUMS(TT_HELD_DOTS("vmladav.s8", 0) TT_HELD_DOTS("vmladava.s8", 16) TT_HELD_DOTS("vmladava.s8", 32)
+                         TT_HELD_DOTS("vmladava.s8", 48),
+            TT_HELD_AT(0), TT_HELD_AT(16), TT_HELD_AT(32), TT_HELD_AT(48));
     }
-    return sum;
-}
-
-/* The sums of four maps, `map` apart: those that the offset of a load reaches share a pointer. */
-static inline TT_ALWAYS tt_i32x4 tt_held_sums_x4(tt_held held, const int8_t *from, int32_t map, int32_t n)
-{
-    const int32_t reached = (143 - n) / map < 3 ? (143 - n) / map + 1 : 4;
-    const int32_t first = tt_held_sum(held, from, 0, n);
-    const int32_t second = tt_held_sum(held, from + 1 / reached * map, 1 % reached * map, n);
-    const int32_t third = tt_held_sum(held, from + 2 / reached * reached * map, 2 % reached * map, n);
-    return tt_lanes(first, second, third, tt_held_sum(held, from + 3 / reached * reached * map, 3 % reached * map, n));
-}
-
-/* Numbers of tt_quick_x4 for the weights of a channel. lift: spare bits of gradients with what is kept of velocities; down,
- * kept, stored: shifts behind the products with the step's factor and, with momentum, with rate[2] and rate[4]. */
-typedef struct tt_quick {
-    int32_t lift, multiplier, down, kept, stored;
-} tt_quick;
-
-/* Those of channel o; exponent: of its steps. lift: 0 if a step or a velocity may need more than them. */
-static inline TT_ALWAYS tt_quick tt_quick_of(int32_t multiplier, int32_t exponent, int32_t o, tt_moves by, tt_through through)
-{
-    int32_t lift = by.spare, kept = 0, stored = 0;
-    bool quick = by.kind == TT_BY_NOISE && through.momentum < 2 && through.largest == 0;
-    if (quick && through.momentum == 1) {
-        const int32_t unit = by.p[0] + (by.shift[o] >> 1);
-        kept = by.rate[3] - 53 + through.state[2] - unit;
-        /* a gradient is below 2^(31 - spare), what is kept of a velocity at most 2^(60 + kept): their sum is below the
-         * double of the larger one */
-        lift = by.spare - 1 < -30 - kept ? by.spare - 1 : -30 - kept;
-        stored = by.rate[5] - 23 + unit - through.state[0] - lift;
-        quick = tt_is_quick(kept) && tt_is_quick(stored);
-    }
-    quick = quick && lift > 0 && tt_is_quick(exponent - lift);
-    return (tt_quick){quick ? lift : 0, multiplier, exponent - lift + 32, kept + 32, stored + 32};
-}
-
-/* The upper half of a product with a number that is lifted by `lift` bits, at least one. */
-static inline TT_ALWAYS tt_i32x4 tt_upper_x4(tt_i32x4 value, int32_t lift, int32_t multiplier)
-{
-    const tt_i32x4 lifted = __builtin_constant_p(lift) ? value << (lift - 1) : vshlq_r_s32(value, lift - 1);
-    return vqdmulhq_n_s32(lifted, multiplier);
-}
-
-/* value = (255 - tt_mixed_x4(words)) + value, or - value. In one piece, because GCC would spill what it orders otherwise. */
-#define TT_WITH_NOISE(value, words, with)                                                                              \
-    __asm__("vshr.u32 q0, %q[by], #15\n\tveor q0, q0, %q[by]\n\tvmul.i32 q0, q0, %[a]\n\tvadd.i32 q0, q0, %[b]\n\t"       \
-            "vshr.u32 q0, q0, #24\n\t" with " %q[to], q0, %q[to]"                                                       \
-            : [to] "+w"(value)                                                                                         \
-            : [by] "w"(words), [a] "r"(0u - 1664525u), [b] "r"(~1013904223u)                                           \
-            : "q0")
-
-/* Minus value / 256, rounded down and clamped to +-limit <= 127, in the low bytes of the lanes: in place, for which there
- * is no intrinsic. */
-static inline TT_ALWAYS tt_i32x4 tt_minus8_x4(tt_i32x4 value, int32_t limit)
-{
-    __asm__("vqmovnb.s32 %q0, %q0\n\tvshr.s16 %q0, %q0, #8\n\tvqneg.s8 %q0, %q0" : "+w"(value));
-    int8x16_t byte = vreinterpretq_s8_s32(value);
-    if (limit < 127) {
-        byte = vmaxq_s8(vminq_s8(byte, vdupq_n_s8((int8_t)limit)), vdupq_n_s8((int8_t)-limit));
-    }
-    return vreinterpretq_s32_s8(byte);
-}
-
-/* The low bytes of the lanes, or only of the own ones if there may be others. */
-static inline TT_ALWAYS void tt_store8_own(int8_t *to, tt_i32x4 lanes, uint32_t own, int32_t maps)
-{
-    if (maps % 4 == 0) {
-        tt_store8_x4(to, lanes);
-    } else {
-        vstrbq_p_s32(to, lanes, (mve_pred16_t)own);
-    }
-}
-
-/* The weights of a row of taps, four by four, in which steps are those of `quick` and rounded by noise. n: see
- * tt_map_sums_x4. */
-static inline TT_ALWAYS void tt_quick_row8(int8_t *w, const int8_t *error, tt_held held, tt_map_row row, int32_t map,
-    int32_t n, int32_t correction, tt_quick quick, tt_moves by, tt_through through, tt_conv_shape of)
-{
-    const int32_t apart = of.count * map, lift = through.momentum == 0 ? by.spare : quick.lift;
-    tt_i32x4 words = tt_words_x4(by.noise, by.salt, row.at);
-    const int8_t *from = row.from;
-    int8_t *velocity = through.velocity + (through.momentum == 0 ? 0 : row.at);
-    uint32_t total = 0, size = 0;
-    w += row.at;
-    for (int32_t j = row.first; j < row.end; j += 4, w += 4, from += 4 * apart, words = tt_next_words_x4(words)) {
-        const int32_t skip = tt_skipped(j, row);
-        uint32_t own = 0xffffu << 4 * skip;
-        TT_UNSEEN(own); /* GCC moves the constant 0xf000 of 16 bits in a way that the assembler refuses */
-        if (skip > 0) {
-            w -= skip;
-            from -= skip * apart;
-            velocity -= skip;
-            words = tt_words_x4(by.noise, by.salt, row.at + j - row.first - skip);
-        }
-        tt_i32x4 sums = tt_is_held(of.count, n) ? tt_held_sums_x4(held, from, map, n)
-                                                : tt_map_sums_x4(error, from, of.count, map, of.high * of.wide, n);
-        sums = of.zero == 0 ? sums : vaddq_n_s32(sums, correction);
-        if (through.momentum != 0) {
-            sums += vrshlq_n_s32(tt_upper_x4(tt_load8_x4(velocity), 22, by.rate[2]), quick.kept);
-            tt_i32x4 fine = vrshlq_n_s32(tt_upper_x4(sums, lift, by.rate[4]), quick.stored);
-            const int32_t salts = (int32_t)((uint32_t)through.salt - (uint32_t)by.salt);
-            total = row.maps % 4 == 0 ? vmaxavq_s32(total, sums) : vmaxavq_p_s32(total, sums, (mve_pred16_t)own);
-            size = row.maps % 4 == 0 ? vmaxavq_s32(size, fine) : vmaxavq_p_s32(size, fine, (mve_pred16_t)own);
-            TT_WITH_NOISE(fine, vaddq_n_s32(words, salts), "vsub.i32");
-            tt_store8_own(velocity, tt_minus8_x4(fine, 127), own, row.maps);
-            velocity += 4;
-            __asm__ volatile("" : "+w"(sums) : : "memory"); /* velocities first: both at once take too many registers */
-        }
-        tt_i32x4 step = vrshlq_n_s32(tt_upper_x4(sums, lift, quick.multiplier), quick.down);
-        TT_WITH_NOISE(step, words, "vadd.i32");
-        tt_store8_own(w, tt_minus8_x4(vmlaq_n_s32(step, tt_load8_x4(w), -256), by.limit), own, row.maps);
-    }
-    if (through.momentum != 0) {
-        const int32_t least = total > 0 ? 1 : 0, magnitude = ((int32_t)size + 255) >> 8;
-        const int32_t larger = magnitude < least ? least : magnitude;
-        *through.peak = larger > *through.peak ? larger : *through.peak;
-    }
+    return s;
 }
 #endif
+
+static inline TT_ALWAYS void tt_store_sums(int32_t *to, int32_t first, int32_t second)
+{
+    to[0] = first;
+    to[1] = second;
+}
+
+/* The sums of a row of taps: of `maps` maps from `from` on, or up to three more, each with tt_together maps of the error. */
+static inline TT_ALWAYS void tt_row_sums8(
+    int32_t *sums, const int8_t *error, const int8_t *from, int32_t maps, int32_t map, tt_conv_shape of)
+{
+    const int32_t n = tt_map_end(of), apart = of.count * map, half = tt_half_sums(of);
+#if TT_HAS_MVE
+    if (tt_is_held(of.count, n)) {
+        TT_UNSEEN(error); /* or GCC keeps an address for each vector */
+        const bool both = tt_together(of) > 1;
+        const tt_held held = tt_hold(error, n), other = tt_hold(both ? error + n : error, n);
+        const int8_t *middle = from + TT_REACH;
+        for (int32_t j = 0; j < maps; j += 4, sums += 2, middle += 4 * map) {
+            TT_UNROLL
+            for (int32_t odd = 0; odd < 2; odd++) {
+                const tt_sums two = tt_held_sums(held, other, middle, odd, odd + 2, map, n, both);
+                tt_store_sums(sums + odd * half, two.sum_0, two.sum_1);
+                if (both) {
+                    tt_store_sums(sums + (2 + odd) * half, two.sum_2, two.sum_3);
+                }
+            }
+        }
+        return;
+    }
+#endif
+    for (int32_t c = 0; c < tt_together(of); c++, error += n, sums += 2 * half) {
+        int32_t *to = sums;
+        for (int32_t j = 0; j < maps; j += 4, to += 2) {
+            const tt_sums four = tt_map_sums(error, from + j * apart, of.count, map, of.high * of.wide, n);
+            tt_store_sums(to, four.sum_0, four.sum_2);
+            tt_store_sums(to + half, four.sum_1, four.sum_3);
+        }
+    }
+}
+
+/* Elements that are `pitch` apart. */
+static inline TT_ALWAYS void tt_fill_apart8(int8_t *to, int32_t value, int32_t pitch, int32_t n)
+{
+#if TT_HAS_MVE
+    const uint16x8_t places = vmulq_n_u16(vidupq_n_u16(0u, 1), (uint16_t)pitch);
+    const int16x8_t values = vdupq_n_s16((int16_t)value);
+    for (int32_t i = 0; i < n; i += 8, to += 8 * pitch) {
+        vstrbq_scatter_offset_p_s16(to, places, values, vctp16q((uint32_t)(n - i)));
+    }
+#else
+    for (int32_t i = 0; i < n; i++) {
+        to[i * pitch] = (int8_t)value;
+    }
+#endif
+}
 
 /* Elements of rows of `wide` in front of `low` and from `end` on. */
 static inline TT_ALWAYS void tt_border8(int8_t *to, int32_t rows, int32_t wide, int32_t low, int32_t end, int32_t zero)
 {
-    for (int32_t r = 0; r < rows; r++, to += wide) {
-        for (int32_t i = 0; i < low; i++) {
-            to[i] = (int8_t)zero;
-        }
-        for (int32_t i = end; i < wide; i++) {
-            to[i] = (int8_t)zero;
-        }
+    for (int32_t i = 0; i < low; i++) {
+        tt_fill_apart8(to + i, zero, wide, rows);
+    }
+    for (int32_t i = end; i < wide; i++) {
+        tt_fill_apart8(to + i, zero, wide, rows);
     }
 }
 
-/* The image of a channel under a column of taps, thinned by the stride: for each phase of its rows, image_rows of them. */
+/* The image of a channel under a column of taps, thinned by the stride: for each phase of its rows, image_rows of them. Those
+ * above and below the image are its zero point already. */
 static inline TT_ALWAYS void tt_lay_image8(
     int8_t *to, const int8_t *x, int32_t column, int32_t phases, int32_t image_rows, tt_conv_shape of)
 {
@@ -371,14 +193,11 @@ static inline TT_ALWAYS void tt_lay_image8(
         const int32_t image = part / phases, ahead = of.top - part % phases; /* the image's row of line 0, negated */
         const int32_t first = tt_clamp((ahead + of.down - 1) / of.down, 0, image_rows);
         const int32_t last = tt_clamp((of.height + ahead + of.down - 1) / of.down, first, image_rows);
-        const int32_t rows = low < end ? last - first : 0;
-        if (first > 0) {
-            tt_fill8(to, of.zero, first * of.wide);
+        const int32_t rows = last - first;
+        if (low == end) {
+            tt_fill8(to, of.zero, image_rows * of.wide);
         }
-        if (first + rows < image_rows) {
-            tt_fill8(to + (first + rows) * of.wide, of.zero, (image_rows - first - rows) * of.wide);
-        }
-        if (rows == 0) {
+        if (low == end || rows == 0) {
             continue;
         }
         const int32_t place = ((image * of.height + first * of.down - ahead) * of.width + start + low * of.right) * of.channels;
@@ -390,87 +209,148 @@ static inline TT_ALWAYS void tt_lay_image8(
     }
 }
 
-/* Elements of a map of the error: small ones end with zeros, so that all its vectors are whole. */
-static inline TT_ALWAYS int32_t tt_map_end(tt_conv_shape of)
-{
-    const int32_t pixels = of.high * of.wide;
-    return of.count == 1 && pixels < 64 ? tt_whole(pixels) : pixels;
-}
-
-/* What four gradients of channel o, from element `at` on, do; the first `skip` are done already. exponent: of a step. */
-static inline TT_ALWAYS void tt_end_weights8(void *w, tt_i32x4 sums, int32_t o, int32_t at, int32_t skip,
-    int32_t multiplier, int32_t exponent, tt_moves by, tt_through through)
-{
-    sums = tt_through_x4(sums, o, at, skip, by, through);
-    tt_moves own = by;
+/* What becomes of the sums of a channel's weights. */
+typedef struct tt_channel_end {
+    int32_t channel, correction;
 #if TT_HAS_MVE
-    own.spare = through.momentum == 0 ? by.spare : tt_spare_x4(sums);
+    tt_quick quick;
 #endif
-    tt_ended_weights8(w, at, sums, skip, multiplier, exponent, tt_words_x4(by.noise, by.salt, at), own);
-}
+} tt_channel_end;
 
-/* The factor of channel o's steps: multiplier and exponent. */
-typedef struct tt_step_factor {
-    int32_t multiplier, exponent;
-} tt_step_factor;
-
-static inline TT_ALWAYS tt_step_factor tt_step_factor_of(int32_t o, tt_moves by, tt_through through)
+static inline TT_ALWAYS tt_channel_end tt_channel_end_of(
+    int32_t o, const int8_t *error, tt_moves by, tt_through through, tt_conv_shape of)
 {
-    if (by.kind == TT_SUMMED) {
-        return (tt_step_factor){0, 0};
-    }
-    const int32_t unit = through.momentum == 2 ? 0 : by.p[0];
-    return (tt_step_factor){tt_high_multiply(by.multiplier[o], by.rate[0]), by.shift[o] + by.rate[1] + unit - 23};
+    const int32_t correction = of.zero == 0 ? 0 : -of.zero * tt_sum8(0, error, of.count * of.high * of.wide);
+#if TT_HAS_MVE
+    return (tt_channel_end){o, correction, tt_quick_of(o, by, through)};
+#else
+    (void)by;
+    (void)through;
+    return (tt_channel_end){o, correction};
+#endif
 }
 
-/* All weights. scratch: maps of the image, of.across of them or less, and one of the error. A map of the image is one of a
- * channel for a column of taps; four of them, at least, lie together. */
+/* Steps of n weights of a channel from element `at` on that may need more than tt_quick: apart, so that those find
+ * registers. */
+TT_SHARED void tt_other_steps8(int8_t *w, const int32_t *sums, int32_t half, int32_t n, int32_t at,
+    const tt_channel_end *end, const tt_moves *by, const tt_through *through)
+{
+    const tt_step_factor factor = tt_step_factor_of(end->channel, *by, *through);
+    for (int32_t j = 0; j < n; j += 4) {
+        const int32_t skip = j + 4 <= n ? 0 : j + 4 - n;
+        tt_i32x4 four;
+        for (int32_t i = 0; i < 4; i++) {
+            const int32_t place = i < skip ? j : j - skip + i;
+            four[i] = sums[place % 2 * half + place / 2];
+        }
+        tt_end_weights8(w, four + end->correction, end->channel, at + j - skip, skip, factor.multiplier, factor.exponent,
+            *by, *through);
+    }
+}
+
+/* Steps of a row of taps whose sums are in scratch: n weights from element `at` on. */
+static inline TT_ALWAYS void tt_row_steps8(void *w, int32_t *sums, int32_t n, int32_t at, const tt_channel_end *end,
+    tt_moves by, tt_through through, tt_conv_shape of, tt_largest *seen)
+{
+    const int32_t half = tt_half_sums(of);
+#if TT_HAS_MVE
+    if (TT_LIKELY(end->quick.lift > 0)) {
+        const int32_t maps = of.columns * of.channels;
+        const bool whole = maps % 8 == 0 && (of.across % 8 == 0 || of.across == maps);
+        const tt_quick quick = end->quick;
+        if (through.momentum != 0) {
+            tt_quick_velocities8(sums, half, n, whole, at, end->correction, quick, by, through, seen);
+        }
+        tt_quick_steps8((int8_t *)w, sums, half, n, whole, at, through.momentum == 0 ? end->correction : 0,
+            through.momentum == 0 ? by.spare - 1 : 0, quick, by);
+        return;
+    }
+#endif
+    const tt_moves moves = by; /* copies, so that the others stay in registers */
+    const tt_through on = through;
+    tt_other_steps8((int8_t *)w, sums, half, n, at, end, &moves, &on);
+    (void)seen;
+}
+
+/* What the gradients of a row of taps do if no step is quick: n weights from element `at` on, of which four or more lie
+ * together. */
+static inline TT_ALWAYS void tt_row_ends8(void *w, const int8_t *error, const int8_t *from, int32_t n, int32_t map,
+    int32_t at, const tt_channel_end *end, tt_moves by, tt_through through, tt_conv_shape of)
+{
+    const int32_t elements = tt_map_end(of), apart = of.count * map;
+    const tt_step_factor factor = tt_step_factor_of(end->channel, by, through);
+#if TT_HAS_MVE
+    const tt_held held = tt_hold(error, tt_is_held(of.count, elements) ? elements : 0);
+#endif
+    for (int32_t j = 0; j < n; j += 4) {
+        const int32_t skip = of.columns * of.channels % 4 == 0 || j + 4 <= n ? 0 : j + 4 - n;
+        tt_sums four;
+#if TT_HAS_MVE
+        if (tt_is_held(of.count, elements)) {
+            const int8_t *const middle = from + (j - skip) * map + TT_REACH;
+            const tt_sums low = tt_held_sums(held, held, middle, 0, 1, map, elements, false);
+            const tt_sums high = tt_held_sums(held, held, middle, 2, 3, map, elements, false);
+            four = (tt_sums){low.sum_0, low.sum_1, high.sum_0, high.sum_1};
+        } else
+#endif
+        {
+            four = tt_map_sums(error, from + (j - skip) * apart, of.count, map, of.high * of.wide, elements);
+        }
+        const tt_i32x4 sums = tt_lanes(four.sum_0, four.sum_1, four.sum_2, four.sum_3);
+        tt_end_weights8(w, of.zero == 0 ? sums : sums + end->correction, end->channel, at + j - skip, skip,
+            factor.multiplier, factor.exponent, by, through);
+    }
+}
+
+/* All weights. scratch: sums of a row of taps if steps may be quick, maps of the image, of.across of them or less, and those
+ * of the error. A map of the image is one of a channel for a column of taps; four of them, at least, lie together. */
 static inline TT_ALWAYS void tt_weights8(
     void *w, int8_t *scratch, const int8_t *x, const int8_t *g, tt_conv_shape of, tt_moves by, tt_through through)
 {
     const int32_t phases = of.dilation_rows == 1 && of.rows < of.down ? of.rows : of.down;
     const int32_t image_rows = of.high + (of.rows - 1) * of.dilation_rows / of.down;
     const int32_t pixels = of.high * of.wide, map = phases * image_rows * of.wide, maps = of.columns * of.channels;
-    const int32_t n = tt_map_end(of);
-    int8_t *const error = scratch + of.across * of.count * map;
+    const bool sums_first = tt_may_be_quick(by, through);
+    const int32_t n = tt_map_end(of), together = sums_first ? tt_together(of) : 1;
+    int32_t *const sums = (int32_t *)(void *)scratch;
+    int8_t *const images = scratch + (sums_first ? 8 * together * tt_half_sums(of) : 0);
+    int8_t *const error = images + (of.across + 3) / 4 * 4 * of.count * map;
+    tt_largest seen = {0, 0};
+    memset(error, 0, (size_t)(together * n));
+    if (of.top > 0 || (image_rows - 1) * of.down + phases - of.top > of.height) {
+        tt_fill8(images, of.zero, of.across * of.count * map);
+    }
     for (int32_t first = 0; first < maps; first += of.across) {
-        const int32_t end = first + of.across < maps ? first + of.across : maps;
-        const int32_t start = first + 4 <= maps ? first : maps - 4;
-        for (int32_t j = start; j < end; j++) {
+        const int32_t here = first + of.across < maps ? of.across : maps - first;
+        const int32_t before = sums_first || here >= 4 ? 0 : 4 - here;
+        for (int32_t j = 0; j < before + here; j++) {
+            const int32_t place = first - before + j;
             tt_lay_image8(
-                scratch + (j - start) * of.count * map, x + j % of.channels, j / of.channels, phases, image_rows, of);
+                images + j * of.count * map, x + place % of.channels, place / of.channels, phases, image_rows, of);
         }
-        for (int32_t o = 0; o < of.outputs; o++) {
-            tt_gather8(error, g + o, of.outputs, of.count * pixels);
-            for (int32_t i = pixels; i < n; i++) {
-                error[i] = 0;
+        for (int32_t o = 0; o < of.outputs; o += together) {
+            const int32_t own = of.outputs % together == 0 || o + together <= of.outputs ? together : 1;
+            tt_channel_end ends[2];
+            for (int32_t c = 0; c < own; c++) {
+                tt_gather8(error + c * n, g + o + c, of.outputs, of.count * pixels);
+                ends[c] = tt_channel_end_of(o + c, error + c * n, by, through, of);
             }
-            const int32_t correction = of.zero == 0 ? 0 : -of.zero * tt_sum8(0, error, of.count * pixels);
-            const tt_step_factor factor = tt_step_factor_of(o, by, through);
-#if TT_HAS_MVE
-            const tt_quick quick = tt_quick_of(factor.multiplier, factor.exponent, o, by, through);
-            const tt_held held = tt_hold(error, tt_is_held(of.count, n) ? n : 0);
-#endif
             for (int32_t r = 0; r < of.rows; r++) {
                 const int32_t tap = r * of.dilation_rows, under = (tap % of.down * image_rows + tap / of.down) * of.wide;
-                const tt_map_row row = {first, end, maps, (o * of.rows + r) * maps + first,
-                    scratch + (first - start) * of.count * map + under};
-#if TT_HAS_MVE
-                if (quick.lift > 0) {
-                    tt_quick_row8((int8_t *)w, error, held, row, map, n, correction, quick, by, through, of);
+                if (!sums_first) {
+                    tt_row_ends8(w, error, images + before * of.count * map + under, here, map,
+                        (o * of.rows + r) * maps + first, ends, by, through, of);
                     continue;
                 }
-#endif
-                for (int32_t j = first; j < end; j += 4) {
-                    const int32_t skip = tt_skipped(j, row), at = row.at + j - first - skip;
-                    const int8_t *const from = row.from + (j - first - skip) * of.count * map;
-                    tt_i32x4 sums = tt_map_sums_x4(error, from, of.count, map, pixels, n);
-                    sums = of.zero == 0 ? sums : sums + correction;
-                    tt_end_weights8(w, sums, o, at, skip, factor.multiplier, factor.exponent, by, through);
+                tt_row_sums8(sums, error, images + under, here, map, of);
+                for (int32_t c = 0; c < own; c++) {
+                    tt_row_steps8(w, sums + 2 * c * tt_half_sums(of), here, ((o + c) * of.rows + r) * maps + first,
+                        ends + c, by, through, of, &seen);
                 }
             }
         }
     }
+    tt_see_peak(seen, through);
 }
 
 /* ---- depthwise --------------------------------------------------------------------------------------------------- */

@@ -351,10 +351,23 @@ def map_sizes(node: Node) -> tuple[int, int]:
     return error, count * (high if is_product(conv) else rows) * wide
 
 
+def weight_bytes(node: Node, across: int) -> int:
+    """Return bytes of the weight gradient of a dense layer on vectors, with `across` maps of the image at a time.
+
+    In scratch are the maps (map_sizes) and, if steps are rounded by noise, the sums of a row of taps, as int32 in whole
+    pairs of vectors (tt_may_be_quick): those of two channels' errors if both fit into registers (tt_together).
+    """
+    error, image = map_sizes(node)
+    attrs: Any = node.attrs
+    if node.op != "QUpdate" or attrs.fine or attrs.squares or attrs.momentum == "sign":
+        return error + across * image
+    together = 2 if operand(node, "g").shape[0] == 1 and error % VECTOR == 0 and error < SMALL_MAP else 1
+    return together * (-(-across // 8) * 32 + error) + -(-across // TURNED) * TURNED * image
+
+
 def map_bytes(node: Node) -> int:
     """Return the least bytes that a weight gradient over maps takes on vectors, 0 if they are many."""
-    error, image = map_sizes(node)
-    needed = error + TURNED * image if geometry(node).groups == 1 else (channel_maps(node) or (0, 0))[1]
+    needed = weight_bytes(node, TURNED) if geometry(node).groups == 1 else (channel_maps(node) or (0, 0))[1]
     return needed if needed <= LEAST_ROW_BYTES else 0
 
 

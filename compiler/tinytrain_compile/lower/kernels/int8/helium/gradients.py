@@ -1,5 +1,5 @@
-"""Gradients of convolutions over all channels on vectors: one call each (tt_mve_gradients.h,
-tt_mve_weights.h)."""
+"""Gradients of convolutions over all channels on vectors: one call each (tt_mve_gradients.h, tt_mve_weights.h,
+tt_mve_steps.h)."""
 
 from __future__ import annotations
 
@@ -26,9 +26,12 @@ from tinytrain_compile.lower.kernels.base import (
 from tinytrain_compile.lower.kernels.int8.strided import error_call, layer_shape
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.int8.clip import square_limit
-from tinytrain_compile.ops.int8.conv_form import channel_maps, geometry, is_product, map_sizes, turned_bytes
+from tinytrain_compile.ops.int8.conv_form import channel_maps, geometry, is_product, turned_bytes, weight_bytes
 from tinytrain_compile.ops.int8.update import SCALE, QSumAttrs, QUpdateAttrs
 from tinytrain_compile.ops.names import is_prepared, operand, operands, result
+
+PAIR = 8
+"""Weights whose steps are computed together: two vectors."""
 
 
 def any_gradient(node: Node) -> KernelSpec | None:
@@ -84,11 +87,18 @@ def any_update(node: Node, attrs: QUpdateAttrs | QSumAttrs) -> KernelSpec | None
 
 
 def _dense_maps(node: Node) -> tuple[int, int] | None:
-    """Return (maps of the image that the plan's scratch holds, bytes with one of the error); None: under four maps."""
-    image, (error_bytes, map_bytes) = operand(node, "x").shape, map_sizes(node)
-    maps, fitting = geometry(node).kernel[1] * image[3], (op_def(node.op).scratch(node) - error_bytes) // map_bytes
-    across = maps if fitting >= maps else fitting // LANES * LANES
-    return (across, error_bytes + across * map_bytes) if maps >= LANES and across > 0 else None
+    """Return (maps of the image that the plan's scratch holds, bytes with sums and the error); None: under four maps.
+
+    All turns but the last have as many, in whole pairs of vectors if they are enough.
+    """
+    maps, held = geometry(node).kernel[1] * operand(node, "x").shape[3], op_def(node.op).scratch(node)
+    fitting = next((n for n in range(maps, 0, -1) if weight_bytes(node, n) <= held), 0)
+    if maps < LANES or fitting < LANES:
+        return None
+    turns = -(-maps // fitting)
+    even = (-(-maps // (turns * lanes)) * lanes for lanes in (PAIR, LANES))
+    across = next((n for n in (maps, *even) if n <= fitting), fitting // LANES * LANES)
+    return across, weight_bytes(node, across)
 
 
 def _moves(
