@@ -33,6 +33,7 @@ INCLUDED = (
         "tt_qloss.h",
         "tt_dense.h",
         "tt_conv.h",
+        "tt_few.h",
         "tt_large_tiles.h",
         "tt_errors.h",
         "tt_depthwise.h",

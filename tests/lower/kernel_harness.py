@@ -38,6 +38,7 @@ INCLUDED = (
         "tt_dsp_rows.h",
         "tt_dense.h",
         "tt_conv.h",
+        "tt_few.h",
         "tt_large_tiles.h",
         "tt_errors.h",
         "tt_depthwise.h",

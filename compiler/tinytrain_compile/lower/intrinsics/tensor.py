@@ -67,6 +67,7 @@ WRITES_FIRST = {
     "tt_product8": 2,
     "tt_conv8": 2,
     "tt_conv16": 2,
+    "tt_conv_few": 2,
     "tt_max_pool8": 1,
     "tt_max_pool": 1,
     "tt_max_pool_fpv5": 1,

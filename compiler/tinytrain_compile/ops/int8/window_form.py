@@ -30,6 +30,12 @@ TURN = 32
 """TT_TURN of tt_conv.h: pixels of a call that reads the image in place."""
 _SUMS, _WINDOWS = 2, 2
 """Approximate instructions to multiply an element of two windows by a channel's weight, and to widen it in both."""
+FEW, FEW_STEP = 12, 127
+"""TT_FEW_MOST of tt_few.h: elements of a window that stays in registers; most elements from it to the next one."""
+FEW_CHANNELS = 7
+"""TT_FEW_CHANNELS of tt_few.h: output channels whose sums stay in registers."""
+HELD = 16
+"""Such windows that are copied together, if they do not lie in rows of the image, and if scratch has place for them."""
 WORTH = 12
 """Output channels for which a window is worth reading again: 3x3 7x7x48 to 33 takes 800,234 instead of 882,888
 instructions on a Cortex-M4 with twelve instead of six channels at a time."""
@@ -65,8 +71,12 @@ class WindowMap:
     @property
     def copied_bytes(self) -> int:
         """Bytes of the input rows of a strip, as int8."""
-        pitch = ((self.out[1] - 1) * self.strides[1] + self.kernel[1]) * self.channels
-        return ((self.strip - 1) * self.strides[0] + self.kernel[0]) * pitch if self.strip else 0
+        return ((self.strip - 1) * self.strides[0] + self.kernel[0]) * self.pitch if self.strip else 0
+
+    @property
+    def pitch(self) -> int:
+        """Elements of an input row of a strip."""
+        return ((self.out[1] - 1) * self.strides[1] + self.kernel[1]) * self.channels
 
 
 def window_map(node: Node) -> WindowMap | None:
@@ -146,6 +156,54 @@ def _cost(node: Node, cut: PairedWindows) -> int:
     reads = -(-outputs // cut.kept) if cut.kept else outputs
     again = strips if cut.kept < outputs else 1
     return pairs * outputs * _SUMS + pairs * reads * _WINDOWS + again * outputs
+
+
+@dataclass(frozen=True)
+class FewWindows:
+    """A layer as tt_conv_few cuts it. strip, turns: as for PairedWindows.
+
+    sums: those of all channels stay in registers, else a window does. held: windows that are copied together; 0: they
+    are read where they lie.
+    """
+
+    strip: int
+    sums: bool
+    held: int
+    turns: int
+    scratch_bytes: int
+
+
+def few_windows(node: Node, room: int) -> FewWindows | None:
+    """Cut a layer of small windows, or of few output channels, for `room` bytes of scratch.
+
+    None for other layers, for layers with an even number of channels on both sides, and if these bytes are too few.
+    """
+    of, outputs = window_map(node), result(node, "y").shape[3]
+    if of is None or outputs > _TILE_PITCH or not short_ends(node) or of.channels % 2 == outputs % 2 == 0:
+        return None
+    copied = of.strip > 0
+    in_image = of.elements == of.channels and not any(geometry(node).pads)
+    lies = of.kernel[0] == 1 if copied else in_image
+    sums = outputs <= FEW_CHANNELS and (copied or in_image) and not (lies and of.elements <= FEW)
+    step = of.strides[1] * of.channels
+    if not sums and (of.elements > FEW or (lies and step > FEW_STEP)):
+        return None
+    if sums and (step if of.kernel[0] == 1 else of.kernel[0] * of.pitch) > _TILE_PITCH:
+        return None
+    rows, run = (of.kernel[0], of.elements // of.kernel[0]) if sums else (1, of.elements)
+    least = _WORD * (rows * _words(run) + FORWARD_ENDS) * outputs + of.copied_bytes
+    slot = -(-of.elements // _WORD) * _WORD
+    held = 0 if sums or lies else min(HELD, (room - least) // slot)
+    if least > room or (held == 0 and not (sums or lies)):
+        return None
+    turns = of.out[0] // of.strip if copied else -(-math.prod(of.out) // TURN)
+    return FewWindows(of.strip, sums, held, turns, least + held * slot)
+
+
+def _words(elements: int) -> int:
+    """Return the words of a run of elements, as tt_few_words does."""
+    whole, rest = divmod(elements, DOT_TERMS)
+    return 2 * whole + min(rest, 2)
 
 
 def is_paired(node: Node) -> bool:

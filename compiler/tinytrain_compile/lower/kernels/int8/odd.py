@@ -1,4 +1,7 @@
-"""Convolutions over all channels by the windows of two pixels: odd maps and channels, dilation, strides (tt_conv.h)."""
+"""Convolutions over all channels by the windows of two pixels: odd maps and channels, dilation, strides (tt_conv.h).
+
+Odd layers of small windows or of few output channels read a window once, without a pair (tt_few.h).
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,14 @@ from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.int8.conv_form import forward_lines, geometry, is_dense, is_product
 from tinytrain_compile.ops.int8.tiles import DOT_TERMS
-from tinytrain_compile.ops.int8.window_form import WORTH, PairedWindows, is_paired, paired_windows, window_map
+from tinytrain_compile.ops.int8.window_form import (
+    WORTH,
+    PairedWindows,
+    few_windows,
+    is_paired,
+    paired_windows,
+    window_map,
+)
 from tinytrain_compile.ops.names import attrs_of, operand, result
 
 
@@ -36,20 +46,27 @@ def odd_conv(node: Node, context: KernelContext) -> KernelSpec | None:
         return None
     if is_product(attrs.conv) and not is_paired(node):
         return None
-    cut = paired_windows(node, op_def(node.op).scratch(node), bool(op_def(node.op).overlaps(node)))
+    room, shares = op_def(node.op).scratch(node), bool(op_def(node.op).overlaps(node))
+    cut = paired_windows(node, room, shares)
     if cut is None:
         return None
     if is_dense(node) and columns % 2 == outputs % 2 == 0 and not _pays(node, cut, context):
         return None
 
+    images = operand(node, "x").shape[0]
+    few = few_windows(node, room) if context.isa.dsp else None
+
     def body(places: Sequence[Expr], operands: Sequence[Expr], turn: Expr) -> Stmt:
         w, *tables = operands
-        by = dense_ends(attrs, tables)
+        by, where = dense_ends(attrs, tables), (*places, w, turn)
+        if few is not None:
+            return called("tt_conv_few", *where, shape_of(node, few.strip, 1), i32(few.held), i32(int(few.sums)), by)
         kept = map(i32, (cut.kept, int(cut.ends)))
-        return called("tt_conv16", *places, w, turn, shape_of(node, cut.strip, 2), *kept, by)
+        return called("tt_conv16", *where, shape_of(node, cut.strip, 2), *kept, by)
 
-    turns = operand(node, "x").shape[0] * cut.turns
-    return called_in_turns(node, ("int16", -(-cut.scratch_bytes // 2)), turns, body)
+    if few is not None:
+        return called_in_turns(node, ("int32", -(-few.scratch_bytes // 4)), images * few.turns, body)
+    return called_in_turns(node, ("int16", -(-cut.scratch_bytes // 2)), images * cut.turns, body)
 
 
 def _pays(node: Node, cut: PairedWindows, context: KernelContext) -> bool:
