@@ -151,7 +151,7 @@ def prepared(model: onnx.ModelProto, head: str = "fp32") -> ImportedModel:
     known = chain.imported(model)
     graph = known.graph
     if not known.quantised:
-        count = 64 if known.graph.inputs[0].elements < 10_000 else 1
+        count = 16 if known.graph.inputs[0].elements < 10_000 else 1
         samples = calibration(model, count).transpose(known.input_perm)
         graph = calibrate(graph, samples, floats=known.floats)
     return replace(known, graph=prepare(graph, head == "fp32", known.quantised))
