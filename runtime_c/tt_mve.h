@@ -492,7 +492,7 @@ static inline tt_i32x4 tt_quick_move_x4(tt_i32x4 weight, tt_i32x4 gradient, int3
 }
 
 /* tt_subtract of a bias and tt_scaled, four times. */
-static inline tt_i32x4 tt_moved_bias_x4(tt_i32x4 bias, tt_i32x4 summed, tt_i32x4 multiplier, tt_i32x4 exponent)
+TT_SHARED tt_i32x4 tt_moved_bias_x4(tt_i32x4 bias, tt_i32x4 summed, tt_i32x4 multiplier, tt_i32x4 exponent)
 {
 #if TT_HAS_MVE
     const tt_i32x4 lifted = vsubq_n_s32(exponent, 16);
