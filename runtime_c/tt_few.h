@@ -74,11 +74,13 @@ TT_SHARED void tt_few_plain(int8_t *out, const int8_t *from, const int32_t *reco
     const int32_t words = tt_few_words(n);
     for (int32_t p = 0; p < count; p++, from += step) {
         const int32_t *own = records;
+        int8_t window[TT_FEW_MOST]; /* y may lie over it */
+        memcpy(window, from, (size_t)n);
         for (int32_t o = 0; o < outputs; o++, own += words + 3) {
             int32_t sum = 0, weights = 0;
             for (int32_t k = 0; k < n; k++) {
                 const int32_t weight = tt_few_weight(own + 1, k, 1);
-                sum += (from[k] - x_zero) * weight;
+                sum += (window[k] - x_zero) * weight;
                 weights += weight;
             }
             const int32_t bias = (int32_t)((uint32_t)own[0] + (uint32_t)(x_zero * weights)), down = own[words + 2] & 255;
@@ -261,7 +263,8 @@ TT_SHARED void tt_sums_plain(int8_t *out, const int8_t *from, const int32_t *rec
 {
     const int32_t words = tt_few_words(run);
     const int32_t *const ends = records + (1 + rows * words) * outputs;
-    for (int32_t p = 0; p < count; p++, from += step) {
+    for (int32_t p = 0; p < count; p++, from += step, out += outputs) {
+        int8_t pixel[TT_FEW_CHANNELS]; /* y may lie over the window */
         for (int32_t o = 0; o < outputs; o++) {
             int32_t sum = 0, weights = 0;
             for (int32_t r = 0; r < rows; r++) {
@@ -272,8 +275,9 @@ TT_SHARED void tt_sums_plain(int8_t *out, const int8_t *from, const int32_t *rec
                 }
             }
             const int32_t bias = (int32_t)((uint32_t)records[o] + (uint32_t)(x_zero * weights));
-            *out++ = tt_requantise8_kept(sum, bias, ends[2 * o], ends[2 * o + 1] & 255, zero, -128, 127);
+            pixel[o] = tt_requantise8_kept(sum, bias, ends[2 * o], ends[2 * o + 1] & 255, zero, -128, 127);
         }
+        memcpy(out, pixel, (size_t)outputs);
     }
 }
 

@@ -80,15 +80,17 @@ def build(
     float_pairs: bool = True,
     change: Callable[[str], str] = lambda source: source,
     in_turns: bool = False,
+    dsp: bool = False,
 ) -> list[Built]:
     """Lower and compile a kernel per case, for a core with an FPU or without.
 
     small: small kernels, which share functions as those of a project do. change: applied to the kernels' C text.
-    in_turns: kernels that can be called for some turns of their longest loop.
+    in_turns: kernels that can be called for some turns of their longest loop. dsp: the forms of cores with SMLAD, in
+    their plain C.
     """
     nodes = [case.node() for case in cases]
     pairs = float_pairs and fpu and not float_vectors
-    isa = InstructionSet(fpu, float_vectors=float_vectors, float_pairs=pairs)
+    isa = InstructionSet(fpu, dsp=dsp, float_vectors=float_vectors, float_pairs=pairs)
     context = KernelContext(isa, SIZE if small else SPEED)
     kernels = [lower_node(node, f"k{i}", context, in_turns) for i, node in enumerate(nodes)]
     turns = [kernel.turns for kernel in kernels]
