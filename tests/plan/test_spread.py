@@ -69,7 +69,7 @@ def test_a_whole_training_step_halves_its_arena() -> None:
     assert plan.total_bytes == slow.base + slow.used_bytes
 
 
-@pytest.mark.parametrize(("seed", "homes"), [(4, [0, 0, 0, 0, 1]), (6, [0] * 7)])
+@pytest.mark.parametrize(("seed", "homes"), [(4, [0, 0, 0, 0, 1]), (6, [0] * 8)])
 def test_what_lies_in_one_memory_may_cover_what_dies_there(seed: int, homes: list[int]) -> None:
     """Streams and layers of an int8 step, with covers in the arena and beside it: the same bytes, in less memory."""
     made = int8_train(random_chain(seed), "last:3")

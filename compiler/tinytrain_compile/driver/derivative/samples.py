@@ -19,7 +19,7 @@ from tinytrain_compile.ir.types import Array
 from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.base import has_trait
 from tinytrain_compile.ops.names import operand
-from tinytrain_compile.quantize import storage_clamps
+from tinytrain_compile.quantize import ends_of, storage_clamps
 
 MOST = 2
 """Calls of an update that takes more of them: the sum is over several."""
@@ -108,16 +108,16 @@ class RoundedValues:
         """Return those of one sample of a call, in the file's layout."""
         found: dict[str, Rounded] = {}
         for name, tensor in self._model.tensors.items():
-            for value in self._names(tensor.value):
+            for held, value in self._forms(tensor.value):
                 array = values.get(value)
                 if array is None or (array.dtype == np.int8 and value not in self._train.formats):
                     continue
                 if array.size == math.prod(tensor.shape) * self._train.micro_batch:
-                    real, ends = self._real(value, array.reshape(self._train.micro_batch, -1)[place])
+                    real, ends = self._real(value, array.reshape(self._train.micro_batch, -1)[place], held)
                     names = self._masked & values.keys()  # the integer graph may not compute one that is only moved
                     masked = next((each for each in self._names(tensor.value) if each in names), value)
                     if masked != value and values[masked].size == array.size:
-                        ends = self._real(masked, values[masked].reshape(self._train.micro_batch, -1)[place])[1]
+                        ends = self._real(masked, values[masked].reshape(self._train.micro_batch, -1)[place], held)[1]
                     found[name] = Rounded(tensor.to_onnx(real), tensor.to_onnx(ends))
                     break
         return found
@@ -148,23 +148,34 @@ class RoundedValues:
             for values in calls:
                 if node.inputs[0].name in values and node.outputs[0].name in values:
                     exact = values[node.inputs[0].name].astype(np.float64)
-                    stored = self._real(node.outputs[0].name, values[node.outputs[0].name])[0]
+                    name = node.outputs[0].name
+                    stored = self._real(name, values[name], name)[0]
                     if ((exact - stored) ** 2).sum() > LOSSY * (exact**2).sum():
                         return True
         return False
 
     def _names(self, value: str) -> tuple[str, ...]:
         """Name values that may hold it, the best first: with the saturation of its format, else as it is computed."""
-        held = (self._clamped.get(value, value), value)
-        return tuple(name for each in held for name in (*self._train.forms.get(each, ()), each))
+        return tuple(name for _, name in self._forms(value))
 
-    def _real(self, value: str, array: Array) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Return real numbers, and where they are at an end of their range: errors do not pass there (docs/int8.md)."""
+    def _forms(self, value: str) -> tuple[tuple[str, str], ...]:
+        """Return the same with, for each, the float value that it is a form of."""
+        held = (self._clamped.get(value, value), value)
+        return tuple((each, name) for each in held for name in (*self._train.forms.get(each, ()), each))
+
+    def _real(self, value: str, array: Array, held: str) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Return real numbers, and where errors do not pass (docs/int8-arithmetic.md): at the ends of a clamp.
+
+        held: the float value of which this is a form. A format of the file is a clamp; a calibrated range is none.
+        """
         quant = self._train.formats.get(value)
         if quant is None:
             low, high = self._bounds.get(value, (-math.inf, math.inf))
             return array.astype(np.float64), _at_ends(array, ClipAttrs(low, high))
-        ends = (array <= quant.low) | (array >= quant.high)
+        low, high = quant.low, quant.high
+        if not self._model.quantised:
+            low, high = ends_of(quant, ClipAttrs(*self._bounds.get(held, ())))
+        ends = (array <= low) | (array >= high)
         return (array.astype(np.float64) - quant.zero) * quant.scale[0], ends
 
 
