@@ -230,12 +230,13 @@ static inline TT_ALWAYS tt_channel_end tt_channel_end_of(
 #endif
 }
 
-/* Steps of n weights of a channel from element `at` on that may need more than tt_quick: apart, so that those find
- * registers. */
-TT_SHARED void tt_other_steps8(int8_t *w, const int32_t *sums, int32_t half, int32_t n, int32_t at,
-    const tt_channel_end *end, const tt_moves *by, const tt_through *through)
+/* Steps of n weights of a channel from element `at` on that may need more than tt_quick, four by four. */
+static inline TT_ALWAYS void tt_other_steps8(int8_t *w, const int32_t *sums, int32_t half, int32_t n, int32_t at,
+    const tt_channel_end *end, tt_moves by, tt_through through)
 {
-    const tt_step_factor factor = tt_step_factor_of(end->channel, *by, *through);
+    by.kind = TT_BY_NOISE; /* as tt_may_be_quick says; constants leave out what it excludes */
+    through.largest = 0;
+    const tt_step_factor factor = tt_step_factor_of(end->channel, by, through);
     for (int32_t j = 0; j < n; j += 4) {
         const int32_t skip = j + 4 <= n ? 0 : j + 4 - n;
         tt_i32x4 four;
@@ -244,8 +245,23 @@ TT_SHARED void tt_other_steps8(int8_t *w, const int32_t *sums, int32_t half, int
             four[i] = sums[place % 2 * half + place / 2];
         }
         tt_end_weights8(w, four + end->correction, end->channel, at + j - skip, skip, factor.multiplier, factor.exponent,
-            *by, *through);
+            by, through);
     }
+}
+
+/* The same in functions of their own, so that quick steps find registers: without momentum, and with it. */
+TT_SHARED void tt_other_moves8(int8_t *w, const int32_t *sums, int32_t half, int32_t n, int32_t at,
+    const tt_channel_end *end, const tt_moves *by)
+{
+    tt_other_steps8(w, sums, half, n, at, end, *by, (tt_through){0, NULL, NULL, NULL, 0, NULL, 0});
+}
+
+TT_SHARED void tt_other_velocities8(int8_t *w, const int32_t *sums, int32_t half, int32_t n, int32_t at,
+    const tt_channel_end *end, const tt_moves *by, const tt_through *through)
+{
+    tt_through on = *through;
+    on.momentum = 1;
+    tt_other_steps8(w, sums, half, n, at, end, *by, on);
 }
 
 /* Steps of a row of taps whose sums are in scratch: n weights from element `at` on. */
@@ -267,8 +283,12 @@ static inline TT_ALWAYS void tt_row_steps8(void *w, int32_t *sums, int32_t n, in
     }
 #endif
     const tt_moves moves = by; /* copies, so that the others stay in registers */
-    const tt_through on = through;
-    tt_other_steps8((int8_t *)w, sums, half, n, at, end, &moves, &on);
+    if (through.momentum == 0) {
+        tt_other_moves8((int8_t *)w, sums, half, n, at, end, &moves);
+    } else {
+        const tt_through on = through;
+        tt_other_velocities8((int8_t *)w, sums, half, n, at, end, &moves, &on);
+    }
     (void)seen;
 }
 
