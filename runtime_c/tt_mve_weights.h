@@ -334,7 +334,8 @@ static inline TT_ALWAYS void tt_weights8(
     const int32_t n = tt_map_end(of), together = sums_first ? tt_together(of) : 1;
     int32_t *const sums = (int32_t *)(void *)scratch;
     int8_t *const images = scratch + (sums_first ? 8 * together * tt_half_sums(of) : 0);
-    int8_t *const error = images + (of.across + 3) / 4 * 4 * of.count * map;
+    /* sums of a row read up to three maps more than there are */
+    int8_t *const error = images + (sums_first ? (of.across + 3) / 4 * 4 : of.across) * of.count * map;
     tt_largest seen = {0, 0};
     memset(error, 0, (size_t)(together * n));
     if (of.top > 0 || (image_rows - 1) * of.down + phases - of.top > of.height) {
