@@ -14,6 +14,7 @@ from tinytrain_compile.ir.imported import ImportedLoss, ImportedModel, WrittenLo
 from tinytrain_compile.ir.stages import TrainedPart, TrainGraph, UpdatePlan, channel_axis
 from tinytrain_compile.ir.text import print_graph
 from tinytrain_compile.ir.types import Array, Graph, Node, Value
+from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.base import infer, new_builder
 from tinytrain_compile.training.differentiate import differentiate
 from tinytrain_compile.training.loss import append_loss
@@ -269,11 +270,22 @@ def _graph_of(written: WrittenLoss) -> Graph:
     return Graph("", written.nodes, (written.label,), (written.value,), written.constants)
 
 
+def _to_format(node: Node) -> Node:
+    """Return a Clip with the ends of its format: so it was when an error stopped at a calibrated range, and checkpoints
+    of that time (0.1.0) are still read."""
+    quant = node.outputs[0].quant
+    if not isinstance(node.attrs, ClipAttrs) or quant is None:
+        return node
+    low, high = ((end - quant.zero) * quant.scale[0] for end in (quant.low, quant.high))
+    return replace(node, attrs=ClipAttrs(*(min(max(end, low), high) for end in (node.attrs.low, node.attrs.high))))
+
+
 @lru_cache(maxsize=4)
 def _digest(graph: Graph) -> str:
     """Return a digest of nodes, formats and initial data, without remarks for the user. Cached: many updates of one
     graph are priced."""
-    digest = hashlib.sha256(print_graph(replace(graph, notes=())).encode())
+    nodes = tuple(map(_to_format, graph.nodes))
+    digest = hashlib.sha256(print_graph(replace(graph, nodes=nodes, notes=())).encode())
     for name in sorted(graph.constants):
         data = graph.constants[name]
         digest.update(repr((name, data.dtype.str, data.shape)).encode() + data.tobytes())
