@@ -286,6 +286,10 @@ def test_it_measures_what_copies_lose(own: Path) -> None:
     error = np.std(rough, ddof=1) / 6**0.5
     assert f"{100 * np.mean(rough):.1f} +- {100 * error:.1f} points of accuracy less than with exact inputs" in said
     assert lost()[0] == ()
+    tight = {"arena": 65_000, "remat": "off", "stream": "off"}
+    with pytest.raises(CompileError, match="E0401"):
+        lost(**tight)
+    assert len(lost(activations="subspace", rank_error=0.9, **tight)[0]) == 6, "exact inputs need not fit the device"
 
 
 def test_copies_that_end_in_nan_and_those_of_values() -> None:

@@ -30,7 +30,7 @@ from tinytrain_compile.files.output_folder import replace_files
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.learning import Finding, Learned, Score, StreamOrder
 from tinytrain_compile.ir.stages import Samples
-from tinytrain_compile.ir.summary import Summary
+from tinytrain_compile.ir.summary import BoardUse, Summary
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.learn.choice_by_data import choose_and_look_above
 from tinytrain_compile.learn.rate_search import Place, RateSearch, Searched, Trainings, Variant
@@ -269,19 +269,31 @@ def _stream_note(trainings: Trainings, place: Place) -> tuple[str, ...]:
     return (f"{what}; {kept} {named} with {way}",)
 
 
-def _silent(_what: str, _share: float) -> None:
-    return None
-
-
 def _lost_by_copies(trainings: Trainings, place: Place, epochs: int, data: OwnData, folder: Path) -> tuple[float, ...]:
     """Return what copies of --activations lose in the recommended training (`Finding.copies`)."""
     variant = trainings.variants[place[0]]
     if variant.options.activations == "exact" or not variant.project.summary.train.low_rank:
         return ()
-    exact = make_project(replace(variant.options, activations="exact"), _silent)
+    exact = make_project(_exact(variant))
     assert not isinstance(exact, Result)
     trainings.builds.append(_build(exact, data, folder / "exact"))
     return trainings.losses(place, epochs, len(trainings.builds) - 1)
+
+
+def _exact(variant: Variant) -> CompileOptions:
+    """Return the same training with exact inputs, without limits of the device: copies may be there to keep to them."""
+    options, summary = variant.options, variant.project.summary
+    on = summary.fact(BoardUse)
+    return replace(
+        options,
+        activations="exact",
+        micro_batch=summary.train.micro_batch if options.micro_batch == "auto" else options.micro_batch,
+        target=options.target if on is None else on.core,
+        arena_bytes=None,
+        reserve_bytes=None,
+        memories={},
+        flash_budget_bytes=None,
+    )
 
 
 def _check_inputs(model: ImportedModel) -> None:
