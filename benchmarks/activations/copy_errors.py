@@ -61,7 +61,7 @@ class Row:
 
     @property
     def predictor(self) -> float | None:
-        """What has to predict the lost points."""
+        """Return the figure that has to predict the lost points."""
         return self.error if self.measured is None or self.error is None else float(self.measured.mean())
 
 

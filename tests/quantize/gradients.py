@@ -75,7 +75,7 @@ def integer_gradients(model: onnx.ModelProto, update: str = "all", head: str = "
 
 
 def float_gradients(model: onnx.ModelProto, update: str = "all", head: str = "int8") -> dict[str, np.ndarray]:
-    """The same by the float graph (not rounded) on the same inputs."""
+    """The same gradients by the float graph, which does not round, on the same inputs."""
     floats = nets.float_train(model, update, head, batch=SAMPLES, learning_rate=1.0)
     train = nets.int8_train(model, update, head, batch=SAMPLES)
     samples = random_samples(train, SAMPLES, 0)

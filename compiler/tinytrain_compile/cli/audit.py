@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
-from tinytrain_compile.cli.options import SETTINGS, GroupedCommand, GroupedOption, model_argument, terminal_options
+from tinytrain_compile.cli.options import (
+    SETTINGS,
+    GroupedCommand,
+    file_option,
+    model_argument,
+    project_options,
+    terminal_options,
+)
 
 _HELP = """Repeat on this machine the updates that a device has recorded (--runtime journal), and compare the result
 with the checkpoint of the device. If they differ, name the first record that does not fit.
@@ -17,11 +23,7 @@ Example: tinytrain-compile audit model.onnx --journal device.jnl --samples own.n
 
 
 def _own_options() -> list[click.Parameter]:
-    path: Any = click.Path(readable=False, path_type=Path)
-
-    def file(help_: str, *flags: str, **more: Any) -> click.Parameter:
-        return GroupedOption("common", *flags, type=path, help=help_, **more)
-
+    file, known = file_option, project_options()
     return [
         file("Records of the device, one after the other.", "--journal", required=True, metavar="FILE"),
         file(
@@ -35,15 +37,10 @@ def _own_options() -> list[click.Parameter]:
             "Checkpoint before the first record. [default: the state after m_init]", "--from", "before", metavar="FILE"
         ),
         file("Key of the device: 32 bytes, or 64 hexadecimal digits.", "--key", metavar="FILE"),
-        file(
-            "Output folder of the build that runs on the device.",
-            "--project",
-            default=Path("out"),
-            show_default=True,
-            metavar="DIR",
-        ),
-        file("Calibration file of that build. Needed if it had --calib.", "--calib", metavar="FILE.npz"),
-        file("Weights of a training graph. Needed if that build had --weights.", "--weights", metavar="FILE.npz"),
+        known["project"],
+        known["calib"],
+        file("Samples of that build. Needed if it had --activations subspace.", "--data", metavar="FILE.npz"),
+        known["weights"],
     ]
 
 
@@ -61,7 +58,7 @@ def audit(**flags: Any) -> None:
     from tinytrain_compile.learn.audit import Evidence
     from tinytrain_compile.learn.audit import audit as repeat
 
-    options, scheme = read_project(flags["project"], {name: flags[name] for name in ("calib", "weights")})
+    options, scheme = read_project(flags["project"], {name: flags[name] for name in ("calib", "data", "weights")})
     names = ("journal", "samples", "checkpoint", "before", "key")
     terminal = Terminal(flags["color"], flags["verbose"])
     try:

@@ -7,7 +7,15 @@ from typing import Any
 
 import click
 
-from tinytrain_compile.cli.options import SETTINGS, GroupedCommand, GroupedOption, model_argument, terminal_options
+from tinytrain_compile.cli.options import (
+    SETTINGS,
+    GroupedCommand,
+    GroupedOption,
+    file_option,
+    model_argument,
+    project_options,
+    terminal_options,
+)
 
 _HELP = """Write the weights that a device has trained back into MODEL. The rest of the file stays the same.
 
@@ -16,34 +24,24 @@ Example: tinytrain-compile export model.onnx --checkpoint device.bin --project o
 
 
 def _own_options() -> list[click.Parameter]:
-    path: Any = click.Path(readable=False, path_type=Path)
-
-    def file(help_: str, *flags: str, **more: Any) -> click.Parameter:
-        return GroupedOption("common", *flags, type=path, help=help_, **more)
-
+    file, known = file_option, project_options()
     return [
         file("Checkpoint, written by m_save or by save() of a twin.", "--checkpoint", required=True, metavar="FILE"),
-        file(
-            "Output folder of the build that runs on the device.",
-            "--project",
-            default=Path("out"),
-            show_default=True,
-            metavar="DIR",
-        ),
+        known["project"],
         file(
             "File to write, of the same format. Default: trained.onnx or trained.tflite.",
             "-o",
             "--out",
             metavar="FILE",
         ),
-        file("Calibration file of that build. Needed if it had --calib.", "--calib", metavar="FILE.npz"),
+        known["calib"],
         file(
             "Samples on which to compare the file with the device: x_test and y_test, else x and y. Some int8 builds "
             "with --activations subspace need the samples of that build here; the error asks for them.",
             "--data",
             metavar="FILE.npz",
         ),
-        file("Weights of a training graph. Needed if that build had --weights.", "--weights", metavar="FILE.npz"),
+        known["weights"],
         GroupedOption("common", "--force", is_flag=True, help="Overwrite the file of -o if it exists."),
     ]
 

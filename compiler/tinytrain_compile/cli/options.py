@@ -68,6 +68,24 @@ def model_argument() -> click.Parameter:
     return click.Argument(["model"], type=click.Path(readable=False, path_type=Path))
 
 
+def file_option(help_: str, *flags: str, **more: Any) -> click.Parameter:
+    """Make an option that names a file or a folder."""
+    path: Any = click.Path(readable=False, path_type=Path)
+    return GroupedOption("common", *flags, type=path, help=help_, **more)
+
+
+def project_options() -> dict[str, click.Parameter]:
+    """Make the options that name a project and the files that its build read, by name."""
+    folder: dict[str, Any] = {"default": Path("out"), "show_default": True, "metavar": "DIR"}
+    calib = "Calibration file of that build. Needed if it had --calib."
+    weights = "Weights of a training graph. Needed if that build had --weights."
+    return {
+        "project": file_option("Output folder of the build that runs on the device.", "--project", **folder),
+        "calib": file_option(calib, "--calib", metavar="FILE.npz"),
+        "weights": file_option(weights, "--weights", metavar="FILE.npz"),
+    }
+
+
 def options_for(
     kind: type[DataclassInstance], without: Container[str] = (), texts: Mapping[str, str] | None = None
 ) -> list[click.Parameter]:

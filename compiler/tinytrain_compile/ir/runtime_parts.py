@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 JOURNAL = "journal"
-"""The part whose state is in the checkpoint: a project records that it has it."""
+"""The part that keeps its state in the checkpoint, so a project records that it has this part."""
 PURPOSES = {
     "replay": "old samples",
     "monitor": "early stopping",

@@ -16,6 +16,7 @@ from tinytrain_compile.driver.progress import Progress
 from tinytrain_compile.emit.checkpoint import model_hash
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.user_file import read_file
+from tinytrain_compile.ir.runtime_parts import JOURNAL
 from tinytrain_compile.learn.export import compiled_again, load_checkpoint
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.parts.journal.audit import Journal, Named
@@ -51,7 +52,7 @@ def audit(options: CompileOptions, scheme: str, evidence: Evidence, progress: Pr
 
     options, scheme: of the project that runs on the device. Errors of files: E0105, E0305; E0113 without a journal.
     """
-    if "journal" not in options.runtime.names:
+    if JOURNAL not in options.runtime.names:
         what = "the project has no journal"
         raise CompileError("E0113", "audit", what, "compile it with --runtime journal, which then writes one")
     with work_folder() as folder:

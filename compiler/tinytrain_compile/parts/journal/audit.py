@@ -16,7 +16,7 @@ from tinytrain_compile.parts.journal.twin import Chain, Layout, Record, head_of,
 
 
 class Audited(Protocol):
-    """What an audit asks of a model: `Instance` of tinytrain_compile.twin."""
+    """The calls of a model that an audit makes: `Instance` of tinytrain_compile.twin."""
 
     def set_rate(self, rate: float) -> None:
         """Set the learning rate."""
@@ -124,4 +124,4 @@ class Journal:
 
 
 _OTHER = "look for updates, loads or weights before it that the journal does not have"
-"""What to try if the device has computed something else than the journal says."""
+"""Advice if the device has computed something else than the journal says."""

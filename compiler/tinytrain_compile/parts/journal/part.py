@@ -1,4 +1,4 @@
-"""The journal in C: its state in the checkpoint, and the values of m_journal.c's template."""
+"""The journal in C: a tensor of the state, and the values of the template of m_journal.c."""
 
 from __future__ import annotations
 
