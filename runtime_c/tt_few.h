@@ -48,17 +48,31 @@ static inline uint32_t tt_is_far(int32_t bias)
     return (uint32_t)bias + (1u << 30) > 1u << 31 ? 1u : 0u;
 }
 
+/* A window of three by three elements is not copied: its words are made of its rows. So its elements, and the weights, have
+ * an order of their own: the first and the last of every row, the middle ones of rows 0 and 2, that of row 1. */
+#define TT_SQUARE 9
+static inline TT_ALWAYS void tt_few_square(int8_t *to, const int8_t *from, int32_t pitch)
+{
+    const int8_t *const next = from + pitch, *const last = next + pitch;
+    const int8_t own[TT_SQUARE] = {from[0], next[0], from[2], next[2], last[0], from[1], last[2], last[1], next[1]};
+    memcpy(to, own, sizeof own);
+}
+
 /* The record of a channel: its bias less what the zero point adds to every sum, its words of weights, and of its end the
  * factor and the shift. The last shift is marked as negative; the first one has TT_FAR if a bias is near to overflow. */
 #define TT_FAR 256
 static inline TT_ALWAYS void tt_few_records(
-    int32_t *to, const int8_t *w, int32_t n, int32_t outputs, int32_t x_zero, tt_dense_ends by)
+    int32_t *to, const int8_t *w, int32_t n, bool square, int32_t outputs, int32_t x_zero, tt_dense_ends by)
 {
     const int32_t words = tt_few_words(n);
     int32_t *const first = to + words + 2;
     uint32_t far = 0;
     for (int32_t o = 0; o < outputs; o++, w += n, to += words + 3) {
-        to[0] = (int32_t)((uint32_t)by.bias[o] - (uint32_t)(x_zero * tt_few_run(to + 1, w, n, 1, 0)));
+        int8_t own[TT_FEW_MOST];
+        if (square) {
+            tt_few_square(own, w, 3);
+        }
+        to[0] = (int32_t)((uint32_t)by.bias[o] - (uint32_t)(x_zero * tt_few_run(to + 1, square ? own : w, n, 1, 0)));
         to[words + 1] = tt_factor(by.multiplier[o]);
         to[words + 2] = -by.shift[o];
         far |= tt_is_far(by.bias[o]);
@@ -67,15 +81,20 @@ static inline TT_ALWAYS void tt_few_records(
     *first |= far != 0 ? TT_FAR : 0;
 }
 
-/* `count` windows of n elements, `step` behind each other, in all channels. */
+/* `count` windows of n elements, `step` behind each other, in all channels. pitch: from row to row of windows of three by
+ * three; 0: a window is one run. */
 TT_SHARED void tt_few_plain(int8_t *out, const int8_t *from, const int32_t *records, int32_t count, int32_t n,
-    int32_t step, int32_t outputs, int32_t x_zero, int32_t zero)
+    int32_t pitch, int32_t step, int32_t outputs, int32_t x_zero, int32_t zero)
 {
     const int32_t words = tt_few_words(n);
     for (int32_t p = 0; p < count; p++, from += step) {
         const int32_t *own = records;
         int8_t window[TT_FEW_MOST]; /* y may lie over it */
-        memcpy(window, from, (size_t)n);
+        if (pitch > 0) {
+            tt_few_square(window, from, pitch);
+        } else {
+            memcpy(window, from, (size_t)n);
+        }
         for (int32_t o = 0; o < outputs; o++, own += words + 3) {
             int32_t sum = 0, weights = 0;
             for (int32_t k = 0; k < n; k++) {
@@ -101,6 +120,11 @@ TT_SHARED void tt_few_plain(int8_t *out, const int8_t *from, const int32_t *reco
 #define TT_FIRST_2 "ldrsb %[x1], [%[p], #1]\n\t" TT_FIRST_1
 #define TT_FIRST_3 "ldrsb r6, [%[p], #2]\n\t" TT_FIRST_2 "pkhbt %[x0], %[x0], r6, lsl #16\n\t"
 #define TT_FIRST_4 "ldr %[x0], [%[p]], %[step]\n\tsxtb16 %[x1], %[x0], ror #8\n\tsxtb16 %[x0], %[x0]\n\t"
+/* Those of three rows of three, in the order of tt_few_square. No byte before the first row or behind the last one is read. */
+#define TT_FIRST_SQUARE                                                                                                \
+    "ldr %[x1], [%[p], %[pitch]]\n\tldr %[x2], [%[p], #2 * %c[pitch] - 1]\n\tldr %[x0], [%[p]], %[step]\n\t"            \
+    "sxtb16 %[x3], %[x0], ror #8\n\tsxtb16 %[x0], %[x0]\n\tsxtb16 %[x4], %[x1], ror #8\n\tsxtb16 %[x1], %[x1]\n\t"    \
+    "sxtb16 r6, %[x2]\n\tpkhbt %[x3], %[x3], r6\n\tsxtb16 %[x2], %[x2], ror #8\n\t"
 /* Those of two windows: where the second one has three elements, its word begins in the first one. */
 #define TT_XX_1 "ldrsb %[x2], [%[p], %[step]]\n\tldrsb %[x0], [%[p]], %[two]\n\t"
 #define TT_XX_2 "ldrsb %[x1], [%[p], #1]\n\tldrsb %[x3], [%[p], %[step] + 1]\n\t" TT_XX_1
@@ -172,17 +196,18 @@ TT_SHARED void tt_few_plain(int8_t *out, const int8_t *from, const int32_t *reco
                      ", #0\n\tbge 2b\n\t.endif\n\t" on "ldr %[b], %[end]\n\tcmp %[p], %[b]\n\tbne 1b"                   \
             : [p] "+&r"(from), [out] "+&r"(out), [b] "=&r"(b), TT_REGISTERS_##words                                     \
             : [records] "m"(records), [end] "m"(end), [zero] "i"(zero), [step] "i"(step), [two] "i"(2 * step),           \
-            [outputs] "i"(outputs)                                                                                     \
+            [pitch] "i"(pitch), [outputs] "i"(outputs)                                                                 \
             : TT_USES_##words, "memory", "cc")
 #define TT_SKIP "add %[out], %[out], %[outputs]\n\t"
 #endif
 
-/* y of `count` windows of n elements, `step` behind each other, in all channels. */
+/* y of `count` windows of n elements, `step` behind each other, in all channels; pitch as for tt_few_plain. */
 static inline TT_ALWAYS void tt_few_windows(int8_t *out, const int8_t *from, const int32_t *records, int32_t count,
-    int32_t n, int32_t step, int32_t outputs, int32_t x_zero, int32_t zero)
+    int32_t n, int32_t pitch, int32_t step, int32_t outputs, int32_t x_zero, int32_t zero)
 {
 #if TT_HAS_DSP
-    if (TT_ARE_CONSTANT(n, outputs, zero) && (records[tt_few_words(n) + 2] & TT_FAR) == 0) {
+    if (TT_ARE_CONSTANT(n, outputs, zero) && TT_ARE_CONSTANT(step, pitch, zero) &&
+        (records[tt_few_words(n) + 2] & TT_FAR) == 0) {
         uint32_t x0, x1, x2, x3, x4, x5, y;
         const int32_t *b;
         if (n <= 4 && count > 1) {
@@ -217,6 +242,8 @@ static inline TT_ALWAYS void tt_few_windows(int8_t *out, const int8_t *from, con
             TT_FEW_ASM(4, TT_X_3(4, 2, 3) TT_FIRST_4, "");
         } else if (n == 8) {
             TT_FEW_ASM(4, TT_X_4(4, 2, 3) TT_FIRST_4, "");
+        } else if (pitch > 0) {
+            TT_FEW_ASM(5, TT_FIRST_SQUARE, "");
         } else if (n == 9) {
             TT_FEW_ASM(5, TT_X_4(4, 2, 3) TT_X_1(8, 4) TT_FIRST_4, "");
         } else if (n == 10) {
@@ -229,7 +256,7 @@ static inline TT_ALWAYS void tt_few_windows(int8_t *out, const int8_t *from, con
         return;
     }
 #endif
-    tt_few_plain(out, from, records, count, n, step, outputs, x_zero, zero);
+    tt_few_plain(out, from, records, count, n, pitch, step, outputs, x_zero, zero);
 }
 
 /* ---- few channels ---------------------------------------------------------------------------------------------------- */
@@ -412,13 +439,14 @@ static inline TT_ALWAYS void tt_conv_few(int8_t *y, int32_t *scratch, const int8
     const int32_t parts = (all + most - 1) / most, begin = turn % parts * most, line = begin / of.wide;
     const int32_t top = line * of.down - of.top, row = in_place ? of.width * of.channels : pitch;
     const int32_t on = of.right * of.channels, step = held == 0 ? on : slot;
+    const bool square = held == 0 && of.rows == 3;
     const int8_t *const image = x + turn / parts * of.height * of.width * of.channels;
     int8_t *const windows = (int8_t *)(scratch + (words + 3) * of.outputs), *const rows = windows + held * slot;
     int8_t *out = y + (turn / parts * all + begin) * of.outputs;
     if (turn == 0 && sums != 0) {
         tt_sums_records(scratch, w, of.rows, run, of.outputs, of.zero, by);
     } else if (turn == 0) {
-        tt_few_records(scratch, w, n, of.outputs, of.zero, by);
+        tt_few_records(scratch, w, n, square, of.outputs, of.zero, by);
     }
     for (int32_t r = 0; r < deep; r++) {
         const bool there = top + r >= 0 && top + r < of.height;
@@ -434,7 +462,7 @@ static inline TT_ALWAYS void tt_conv_few(int8_t *y, int32_t *scratch, const int8
             tt_sums_windows(out, p.at, scratch, some, of.rows, run, row, on, of.outputs, of.zero, by.zero);
             p = tt_behind(p, (tt_way){some * on, 0, some * of.right});
         } else if (held == 0) {
-            tt_few_windows(out, p.at, scratch, some, n, step, of.outputs, of.zero, by.zero);
+            tt_few_windows(out, p.at, scratch, some, n, square ? pitch : 0, step, of.outputs, of.zero, by.zero);
             p = tt_behind(p, (tt_way){some * on, 0, some * of.right});
         } else {
             some = some < held ? some : held;
@@ -448,7 +476,7 @@ static inline TT_ALWAYS void tt_conv_few(int8_t *y, int32_t *scratch, const int8
                     memcpy(windows + i * slot + r * run, p.at + r * pitch, (size_t)run);
                 }
             }
-            tt_few_windows(out, windows, scratch, some, n, step, of.outputs, of.zero, by.zero);
+            tt_few_windows(out, windows, scratch, some, n, 0, step, of.outputs, of.zero, by.zero);
         }
         out += some * of.outputs;
         to_do -= some;

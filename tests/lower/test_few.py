@@ -31,6 +31,8 @@ def geometries() -> Iterator[Geometry]:
         yield (2, 3, 5, channels), 3 + channels % 2 * 6, ConvAttrs((1, 1))
     yield (1, 1, 9, 3), 8, ConvAttrs((1, 3), pads=(0, 1, 0, 1))
     yield (1, 7, 7, 1), 8, ConvAttrs((3, 3), (2, 1), pads=(1, 1, 1, 1))
+    yield (2, 6, 8, 1), 9, ConvAttrs((3, 3), (1, 2), pads=(1, 0, 1, 1))
+    yield (1, 6, 7, 2), 9, ConvAttrs((2, 2), pads=(1, 1, 0, 0))
     yield (1, 6, 7, 3), 9, ConvAttrs((1, 1), (2, 2))
     yield (1, 1, 17, 3), 9, ConvAttrs((1, 3), dilations=(1, 2))
     for outputs in range(1, 8):

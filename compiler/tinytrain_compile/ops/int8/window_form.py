@@ -183,7 +183,7 @@ def few_windows(node: Node, room: int) -> FewWindows | None:
         return None
     copied = of.strip > 0
     in_image = of.elements == of.channels and not any(geometry(node).pads)
-    lies = of.kernel[0] == 1 if copied else in_image
+    lies = (of.kernel[0] == 1 or is_square(of)) if copied else in_image
     sums = outputs <= FEW_CHANNELS and (copied or in_image) and not (lies and of.elements <= FEW)
     step = of.strides[1] * of.channels
     if not sums and (of.elements > FEW or (lies and step > FEW_STEP)):
@@ -198,6 +198,11 @@ def few_windows(node: Node, room: int) -> FewWindows | None:
         return None
     turns = of.out[0] // of.strip if copied else -(-math.prod(of.out) // TURN)
     return FewWindows(of.strip, sums, held, turns, least + held * slot)
+
+
+def is_square(of: WindowMap) -> bool:
+    """Tell whether windows of three by three elements are read from the copied rows of a strip."""
+    return of.kernel == (3, 3) and of.channels == 1 and 2 * of.pitch <= _TILE_PITCH
 
 
 def _words(elements: int) -> int:
