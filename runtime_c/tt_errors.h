@@ -30,15 +30,29 @@ static inline TT_ALWAYS bool tt_is_kept(const void *mask, int32_t at, tt_keep ke
 
 /* ---- over all channels ------------------------------------------------------------------------------------------- */
 
-/* Two columns of weights, `on` (0 or 1) from each other, as tt_widen_two lays them; what is no whole block is behind it. */
+/* Elements that n weights of a column take: if three are left, they are in a whole block. */
+static inline TT_ALWAYS int32_t tt_column(int32_t n)
+{
+    return n > 4 && n % 4 == 3 ? n + 1 : n;
+}
+
+/* Two columns of weights, `on` (0 or 1) from each other, as tt_widen_two lays them. What is no whole block lies column by
+ * column, or in a block that ends with the column: weights of the block before are 0 there. */
 static inline TT_ALWAYS void tt_turn_two(int16_t *to, const int8_t *w, int32_t on, int32_t pitch, int32_t n)
 {
     const int32_t rest = n % 4;
-    for (int32_t k = 0; k < n - rest; k += 4) {
+    int32_t k = 0;
+    for (; k < n - rest; k += 4) {
         tt_gather4(to + 2 * k, w + k * pitch, pitch, 0);
         tt_gather4(to + 2 * k + 4, w + k * pitch + on, pitch, 0);
     }
-    for (int32_t k = n - rest; k < n; k++) {
+    if (tt_column(n) > n) {
+        tt_gather4(to + 2 * k, w + (n - 4) * pitch, pitch, 0);
+        tt_gather4(to + 2 * k + 4, w + (n - 4) * pitch + on, pitch, 0);
+        to[2 * k] = to[2 * k + 4] = 0;
+        return;
+    }
+    for (; k < n; k++) {
         to[n - rest + k] = w[k * pitch];
         to[n + k] = w[k * pitch + on];
     }
@@ -50,6 +64,10 @@ static inline TT_ALWAYS void tt_add_tap(int32_t sums[4], const int16_t *weights,
     const int32_t blocks = n / 4, rest = n % 4;
     if (blocks > 0) {
         tt_dot_direct_2x2(&sums[0], &sums[1], &sums[2], &sums[3], weights, g, pitch, blocks);
+    }
+    if (tt_column(n) > n) {
+        tt_dot_direct_2x2(&sums[0], &sums[1], &sums[2], &sums[3], weights + 8 * blocks, g + n - 4, pitch, 1);
+        return;
     }
     weights += 8 * blocks;
     g += 4 * blocks;
@@ -68,7 +86,7 @@ static inline TT_ALWAYS void tt_add_tap(int32_t sums[4], const int16_t *weights,
 static inline TT_ALWAYS void tt_windows_error(int8_t *y, int16_t *scratch, int32_t *peak, const int8_t *g, const int8_t *w,
     const int32_t *multiplier, const int8_t *shift, const void *mask, int32_t exponent, tt_conv_shape of, tt_keep keep)
 {
-    const int32_t line = of.width * of.channels, n = of.outputs;
+    const int32_t line = of.width * of.channels, n = of.outputs, column_size = tt_column(n);
     if (of.down > 1 || of.right > 1) {
         memset(y, 0, (size_t)(of.count * of.height * line));
     }
@@ -78,7 +96,7 @@ static inline TT_ALWAYS void tt_windows_error(int8_t *y, int16_t *scratch, int32
         const int32_t factor_1 = tt_factor(multiplier[c + next]);
         const int32_t down_1 = tt_down(multiplier[c + next], shift[c + next] + exponent);
         for (int32_t t = 0; t < of.rows * of.columns; t++) {
-            tt_turn_two(scratch + 2 * n * t, w + t * of.channels + c, next, of.rows * of.columns * of.channels, n);
+            tt_turn_two(scratch + 2 * column_size * t, w + t * of.channels + c, next, of.rows * of.columns * of.channels, n);
         }
         for (int32_t row = 0; row < of.count * of.height; row++) {
             const int8_t *const map = g + row / of.height * of.high * of.wide * n;
@@ -98,7 +116,7 @@ static inline TT_ALWAYS void tt_windows_error(int8_t *y, int16_t *scratch, int32
                             continue;
                         }
                         const int32_t tap = (rows.tap + (rows.taps - 1 - i) * rows.apart) * of.columns + last;
-                        const int16_t *weights = scratch + 2 * n * tap;
+                        const int16_t *weights = scratch + 2 * column_size * tap;
                         const int8_t *from = map + (at * of.wide + column) * n;
                         int32_t to = column;
                         for (int32_t j = 0; j < columns.taps; j++) {
@@ -114,7 +132,7 @@ static inline TT_ALWAYS void tt_windows_error(int8_t *y, int16_t *scratch, int32
                             }
                             to += columns.step;
                             from += columns.step * n;
-                            weights -= 2 * n * columns.apart;
+                            weights -= 2 * column_size * columns.apart;
                         }
                     }
                     if (second > 0) {
@@ -127,6 +145,112 @@ static inline TT_ALWAYS void tt_windows_error(int8_t *y, int16_t *scratch, int32
                     y[place + next] =
                         tt_rescaled_error(tt_is_kept(mask, place + next, keep), sums[2], factor_1, down_1, peak);
                     place += 2 * of.right * of.channels;
+                }
+            }
+        }
+    }
+}
+
+/* The weights of channels c and c + on of the image, by the windows of the error that their pixels read: tap by tap, the last
+ * one first, all channels of the error. */
+static inline TT_ALWAYS void tt_turn_windows(int8_t *to, const int8_t *w, int32_t on, tt_conv_shape of)
+{
+    const int32_t taps = of.rows * of.columns, line = taps * of.channels;
+    for (int32_t t = taps - 1; t >= 0; t--) {
+        const int8_t *from = w + t * of.channels;
+        for (int32_t o = 0; o < of.outputs; o++, from += line, to++) {
+            to[0] = from[0];
+            to[taps * of.outputs] = from[on];
+        }
+    }
+}
+
+/* Tell whether a window lies in the image. */
+static inline TT_ALWAYS bool tt_is_whole(tt_corner p, tt_conv_shape of)
+{
+    return p.row >= 0 && p.row + (of.rows - 1) * of.dilation_rows < of.height && tt_is_inside(p.column, of);
+}
+
+/* A QConvGradInput over all channels without strides: the windows of two pixels are widened, and meet the weights of `kept`
+ * channels, an even number or all. scratch: two windows and these weights as int16 in whole blocks of four; factor and shift
+ * of these channels; what is left of the rows of two windows, as int8 in whole blocks; two windows as int8. The other
+ * operands are those of tt_windows_error. */
+static inline TT_ALWAYS void tt_pairs_error(int8_t *y, int16_t *scratch, int32_t *peak, const int8_t *g, const int8_t *w,
+    const int32_t *multiplier, const int8_t *shift, const void *mask, int32_t exponent, tt_conv_shape of, tt_keep keep,
+    int32_t kept)
+{
+    const int32_t run = of.columns * of.outputs, n = of.rows * run, blocks = (n + 3) / 4, pixels = of.height * of.width;
+    const tt_conv_shape turned = {of.count, of.high, of.wide, of.outputs, of.channels,
+        (of.rows - 1) * of.dilation_rows - of.top, (of.columns - 1) * of.dilation_columns - of.left, of.rows, of.columns, 1, 1,
+        of.dilation_rows, of.dilation_columns, of.height, of.width, 0, 0, 0};
+    const tt_window_rows copied = tt_window_rows_of(of.rows, run, run, true);
+    const tt_window_rows whole = {copied.rows, run, of.wide * of.outputs, copied.left, copied.overlaps};
+    int16_t *const weights = scratch + 8 * blocks;
+    int32_t *const ends = (int32_t *)(void *)(weights + 4 * kept * blocks);
+    int8_t *const bytes = (int8_t *)(ends + 2 * kept), *const copies = bytes + (copied.left + 3) / 4 * 8;
+    const bool words = of.outputs % 4 == 0, one = n == of.outputs && !tt_is_padded(turned);
+    const tt_way next = {of.outputs, 0, 1}, wrap = {(of.wide - of.width) * of.outputs, 1, -of.width};
+    for (int32_t first = 0; first < of.channels; first += kept) {
+        const int32_t last = first + kept < of.channels ? first + kept : of.channels;
+        for (int32_t c = first; c < last; c++) {
+            int16_t *const to = weights + (c - first) * 4 * blocks;
+            ends[2 * (c - first)] = tt_factor(multiplier[c]);
+            ends[2 * (c - first) + 1] = tt_down(multiplier[c], shift[c] + exponent);
+            if ((c - first) % 2 != 0) {
+                continue;
+            }
+            tt_turn_windows(copies, w + c, c + 1 < last ? 1 : 0, of);
+            if (c + 1 < last) {
+                tt_widen_weights(to, copies, copies + n, bytes, copied);
+            } else {
+                tt_widen_last(to, copies, scratch, bytes, copied);
+            }
+        }
+        memset(copies, 0, (size_t)of.outputs);
+        for (int32_t image = 0; image < of.count; image++) {
+            const int8_t *const from = g + image * of.high * of.wide * of.outputs;
+            tt_corner p = {from - (turned.top * of.wide + turned.left) * of.outputs, -turned.top, -turned.left};
+            int32_t place = image * pixels * of.channels + first, in_row = of.width;
+            for (int32_t i = 0; i < pixels; i += 2, place += 2 * of.channels) {
+                const int32_t on = i + 1 < pixels ? of.channels : 0;
+                tt_corner q = p;
+                if (on > 0) {
+                    q = tt_behind(p, next);
+                    q = --in_row == 0 ? tt_behind(q, wrap) : q;
+                    in_row = in_row == 0 ? of.width : in_row;
+                }
+                if (one) {
+                    tt_widen_windows(scratch, p.at, q.at, bytes, 0, copied);
+                } else if (words) {
+                    tt_two_windows(scratch, p, q, copies, turned);
+                } else if (of.dilation_rows * of.dilation_columns == 1 && tt_is_whole(p, turned) && tt_is_whole(q, turned)) {
+                    tt_widen_windows(scratch, p.at, q.at, bytes, 0, whole);
+                } else {
+                    tt_window8(copies, p, turned);
+                    tt_window8(copies + n, q, turned);
+                    tt_widen_windows(scratch, copies, copies + n, bytes, 0, copied);
+                }
+                for (int32_t c = first; c < last; c += 2) {
+                    const int16_t *const own = weights + (c - first) * 4 * blocks;
+                    const int32_t *const end = ends + 2 * (c - first);
+                    int32_t sums[4] = {0, 0, 0, 0};
+                    if (c + 1 < last) {
+                        tt_dot_2x2(&sums[0], &sums[1], &sums[2], &sums[3], scratch, own, blocks);
+                    } else {
+                        tt_dot_2x1(&sums[0], &sums[2], scratch, own, blocks);
+                    }
+                    TT_UNROLL
+                    for (int32_t k = 0; k < 4; k++) {
+                        const int32_t at = place + c - first + k % 2 + k / 2 * on, *const by = end + k % 2 * 2;
+                        if ((k % 2 == 0 || c + 1 < last) && (k < 2 || on > 0)) {
+                            y[at] = tt_rescaled_error(tt_is_kept(mask, at, keep), sums[k], by[0], by[1], peak);
+                        }
+                    }
+                }
+                p = tt_behind(q, next);
+                if (--in_row == 0) {
+                    p = tt_behind(p, wrap);
+                    in_row = of.width;
                 }
             }
         }

@@ -304,8 +304,13 @@ def turned_bytes(node: Node) -> int:
 
 
 def column_bytes(node: Node) -> int:
-    """Return bytes of the weights that a dense QConvGradInput reads tap by tap: two columns of each tap, as int16."""
-    return 2 * _WIDE * math.prod(geometry(node).kernel) * operand(node, "g").shape[3]
+    """Return bytes of the weights that a dense QConvGradInput reads tap by tap: two columns of each tap, as int16.
+
+    If three weights of a column are left, they are in a whole block (tt_column).
+    """
+    outputs = operand(node, "g").shape[3]
+    column = outputs + (outputs > DOT_TERMS and outputs % DOT_TERMS == DOT_TERMS - 1)
+    return 2 * _WIDE * math.prod(geometry(node).kernel) * column
 
 
 def four_taps_bytes(node: Node) -> int:
