@@ -9,6 +9,7 @@ from testing.cores import missing_tools
 from testing.kernels.boards import measure
 from testing.ops import case_quantised as quantised
 from testing.ops.case import Case
+from testing.ops.random_structure import random_cases
 from tinytrain_compile.lower.kernels import SIZE, kernel_context
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops.conv import ConvAttrs
@@ -21,11 +22,19 @@ Geometry = quantised.Geometry
 EVEN: Geometry = ((1, 6, 6, 4), 6, ConvAttrs((3, 3), pads=SAME))
 STRIDED: Geometry = ((1, 8, 8, 4), 6, ConvAttrs((3, 3), (2, 2), SAME))
 ODD: Geometry = ((1, 5, 5, 3), 5, ConvAttrs((3, 3), pads=SAME))
+WHOLE: Geometry = ((1, 6, 6, 4), 8, ConvAttrs((3, 3), pads=SAME))
+ODD_STRIDED: Geometry = ((1, 9, 9, 5), 7, ConvAttrs((3, 3), (2, 2), SAME))
 GEOMETRIES: tuple[Geometry, ...] = (
     ((2, 6, 6, 4), 6, ConvAttrs((3, 3), pads=SAME)),  # sums over two images
     ((1, 4, 4, 60), 64, ConvAttrs((3, 3), pads=SAME)),  # windows in turn
     ((2, 9, 8, 4), 2, ConvAttrs((5, 3), (3, 2), (2, 0, 1, 1))),
     ((1, 8, 7, 6), 3, ConvAttrs((3, 2), (2, 1), (1, 0, 0, 1), (2, 1))),
+    ((2, 5, 7, 5), 7, ConvAttrs((3, 3), pads=SAME)),  # pairs of windows, the last pixel and channel alone
+    ((1, 7, 5, 9), 12, ConvAttrs((3, 3), pads=(2, 0, 0, 1))),
+    ((1, 9, 6, 6), 9, ConvAttrs((3, 3), dilations=(2, 1), pads=(1, 1, 2, 1))),
+    ((1, 5, 5, 7), 5, ConvAttrs((1, 1))),
+    ((1, 1, 9, 5), 3, ConvAttrs((1, 5), pads=(0, 2, 0, 2))),
+    ((1, 9, 9, 5), 7, ConvAttrs((3, 3), (2, 2), SAME)),  # a block that ends with a column of weights
     ((1, 8, 8, 8), 8, ConvAttrs((1, 1))),  # as many turns as channels: one register must not hold both
 )
 
@@ -38,25 +47,41 @@ def data(geometry: Geometry) -> Case:
     return quantised.qconv_grad_input(np.random.default_rng(5), geometry, 0, NO_CLAMP)
 
 
+HELPERS = ("tt_dot", "tt_pairs_error", "tt_windows_error")
+
+
+def helper_of(case: Case, target: str) -> str:
+    """The helper that computes a gradient's products; empty if loops do."""
+    source = lower_node(case.node(), "k", kernel_context(load_target(target).features, False)).source
+    return next((name for name in HELPERS if f" {name}" in source), "")
+
+
 @pytest.mark.parametrize(
     ("geometry", "target", "of_weights", "of_data"),
     [
-        (EVEN, "cortex-m7", True, True),
-        (EVEN, "cortex-m3", True, True),
-        (EVEN, "cortex-m0plus", True, True),
-        (STRIDED, "cortex-m7", True, True),
-        (STRIDED, "cortex-m3", True, False),
-        (STRIDED, "cortex-m0plus", True, False),
-        (ODD, "cortex-m7", False, True),
-        (ODD, "cortex-m0plus", False, False),
+        (EVEN, "cortex-m7", "tt_dot", "tt_dot"),
+        (EVEN, "cortex-m3", "tt_dot", "tt_dot"),
+        (EVEN, "cortex-m0plus", "tt_dot", "tt_dot"),
+        (WHOLE, "cortex-m7", "tt_dot", "tt_pairs_error"),
+        (WHOLE, "cortex-m3", "tt_dot", "tt_dot"),
+        (STRIDED, "cortex-m7", "tt_dot", "tt_dot"),
+        (STRIDED, "cortex-m3", "tt_dot", ""),
+        (STRIDED, "cortex-m0plus", "tt_dot", ""),
+        (ODD, "cortex-m7", "", "tt_pairs_error"),
+        (ODD, "cortex-m0plus", "", ""),
+        (ODD_STRIDED, "cortex-m7", "", "tt_windows_error"),
     ],
 )
 def test_which_gradients_are_over_widened_operands(
-    geometry: Geometry, target: str, of_weights: bool, of_data: bool
+    geometry: Geometry, target: str, of_weights: str, of_data: str
 ) -> None:
-    context = kernel_context(load_target(target).features, False)
-    found = [" tt_dot" in lower_node(make(geometry).node(), "k", context).source for make in (weights, data)]
-    assert found == [of_weights, of_data]
+    assert [helper_of(make(geometry), target) for make in (weights, data)] == [of_weights, of_data]
+
+
+def test_random_data_gradients_have_all_forms() -> None:
+    """So that `make bench NAME=fuzz` looks at them."""
+    found = [helper_of(case, "cortex-m7") for case in random_cases("QConvGradInput", 60)]
+    assert all(found.count(name) >= 3 for name in HELPERS)
 
 
 def test_small_code_of_few_registers_keeps_operands_where_they_lie() -> None:
