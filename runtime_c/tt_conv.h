@@ -10,7 +10,7 @@
 
 /* Sizes of a convolution. top, left: padding; rows, columns: of the window; down, right: its strides; dilation: of rows
  * and columns; high, wide: of the output. strip: output rows whose input rows are copied together, 0: none are copied;
- * across: pixels whose windows are copied together, a divisor of `wide`; zero: of the image. */
+ * across: pixels whose windows are copied together; zero: of the image. */
 typedef struct tt_conv_shape {
     int32_t count, height, width, channels, outputs, top, left, rows, columns, down, right, dilation_rows,
         dilation_columns, high, wide, strip, across, zero;

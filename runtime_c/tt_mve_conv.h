@@ -2,7 +2,8 @@
 /* Convolutions over all channels on vectors (Helium) whose shapes no schedule takes: output channels that are no whole
  * vectors, and dilated windows. Where there are no vectors, plain C gives the same bits.
  *
- * Four output channels are computed at a time. The last four end with the last channel, so some are computed twice.
+ * Four output channels are computed at a time. The last four end with the last channel, so some are computed twice. Less than
+ * four channels: four pixels at a time.
  */
 #ifndef TT_MVE_CONV_H
 #define TT_MVE_CONV_H
@@ -63,10 +64,37 @@ static inline TT_ALWAYS void tt_few_pixels8(int8_t *to, const int8_t *windows, c
 }
 #endif
 
-/* y of `pixels` pixels, whose windows of n elements lie one after the other. corrections: those of all channels, or NULL. */
+/* tt_pixels8 in less than four channels: four pixels at a time, of which the last ones end with the last pixel. */
+static inline TT_ALWAYS void tt_few_channels8(int8_t *y, const int8_t *windows, const int32_t *corrections, int32_t pixels,
+    int32_t outputs, int32_t n, int32_t zero, tt_conv_tables by, tt_end8 end)
+{
+    for (int32_t o = 0; o < outputs; o++) {
+        const int8_t *const w = by.w + o * n;
+        const tt_i32x4 bias = tt_all(by.bias[o]), multiplier = tt_all(by.multiplier[o]);
+        const tt_i32x4 shift = tt_clamp_x4(tt_all(by.shift[o]), -31, 31);
+        int32_t correction = 0;
+        if (zero != 0) {
+            correction = corrections == NULL ? -zero * tt_sum8(0, w, n) : corrections[o];
+        }
+        for (int32_t i = 0; i < pixels; i += 4) {
+            const int32_t at = i + 4 <= pixels ? i : pixels - 4;
+            int32_t sum_0 = correction, sum_1 = correction, sum_2 = correction, sum_3 = correction;
+            tt_dot8_x4(&sum_0, &sum_1, &sum_2, &sum_3, w, windows + at * n, n);
+            const tt_i32x4 sums = tt_lanes(sum_0, sum_1, sum_2, sum_3);
+            tt_scatter8_x4(y + at * outputs + o, outputs, tt_ended8_x4(sums, bias, multiplier, shift, end));
+        }
+    }
+}
+
+/* y of `pixels` pixels, whose windows of n elements lie one after the other, at least four if there are less than four
+ * channels. corrections: those of all channels, or NULL. */
 static inline TT_ALWAYS void tt_pixels8(int8_t *y, const int8_t *windows, const int32_t *corrections, int32_t pixels,
     int32_t outputs, int32_t n, int32_t zero, tt_conv_tables by, tt_end8 end)
 {
+    if (outputs < 4) {
+        tt_few_channels8(y, windows, corrections, pixels, outputs, n, zero, by, end);
+        return;
+    }
     for (int32_t j = 0; j < outputs; j += 4) {
         const int32_t o = j + 4 <= outputs ? j : outputs - 4;
         const int8_t *const w = by.w + o * n;
@@ -175,7 +203,7 @@ static inline TT_ALWAYS void tt_dilated8(int8_t *to, const int8_t *x, int32_t ro
     }
 }
 
-/* A row of a QConv over all channels. scratch: a correction for each output channel if zero is not 0, the copied rows, and
+/* A row of a QConv over all channels, of.across pixels at a time, of which the last ones end with the row. scratch: a correction for each output channel if zero is not 0, the copied rows, and
  * the windows. */
 static inline TT_ALWAYS void tt_conv8(int8_t *y, int8_t *scratch, const int8_t *x, int32_t line, tt_conv_tables by,
     tt_conv_shape of, tt_end8 end)
@@ -201,9 +229,10 @@ static inline TT_ALWAYS void tt_conv8(int8_t *y, int8_t *scratch, const int8_t *
         }
     }
     y += line * of.wide * of.outputs;
-    for (int32_t column = 0; column < of.wide; column += of.across, y += of.across * of.outputs) {
+    for (int32_t column = 0; column < of.wide; column += of.across) {
+        const int32_t from = column + of.across <= of.wide ? column : of.wide - of.across;
         int8_t *to = windows;
-        for (int32_t i = column; i < column + of.across; i++, to += n) {
+        for (int32_t i = from; i < from + of.across; i++, to += n) {
             if (of.strip == 0) {
                 tt_dilated8(to, image, first * of.down - of.top, i * of.right - of.left, of);
                 continue;
@@ -212,7 +241,7 @@ static inline TT_ALWAYS void tt_conv8(int8_t *y, int8_t *scratch, const int8_t *
                 tt_copy8(to + r * run, rows + (step * of.down + r) * pitch + i * of.right * of.channels, run);
             }
         }
-        tt_pixels8(y, windows, corrections, of.across, of.outputs, n, of.zero, by, end);
+        tt_pixels8(y + from * of.outputs, windows, corrections, of.across, of.outputs, n, of.zero, by, end);
     }
 }
 

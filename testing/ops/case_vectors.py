@@ -103,6 +103,16 @@ def odd(rng: Rng, index: int, least: int = 1) -> Geometry:
             return (count, height, width, channels), channels if depthwise else out, conv
 
 
+def few(rng: Rng, index: int) -> Geometry:
+    """A convolution to one to three channels: 1x1, or k x k with or without dilation, of rows of any width from five on."""
+    count, height, width, channels = (int(n) for n in rng.integers((1, 2, 5, 12), (3, 9, 14, 30)))
+    out = 1 + index % 3
+    if index % 2 == 0:
+        return (count, height, LANES * width, channels), out, ConvAttrs((1, 1))
+    apart = int(rng.integers(1, 3))
+    return (count, height, width, channels), out, ConvAttrs((3, 3), pads=(apart,) * 4, dilations=(apart, apart))
+
+
 def convolution(rng: Rng, index: int, whole_inputs: bool) -> Geometry:
     """1x1, depthwise or dense."""
     if index % 3 == 2:
@@ -157,6 +167,9 @@ VECTORS: dict[str, Generator] = {
     ),
     "QConv odd": lambda rng, index: quantised.of_relu(
         quantised.qconv(rng, odd(rng, index), index % KINDS, index % 5 == 3), index // 5 % 2 == 1
+    ),
+    "QConv few": lambda rng, index: quantised.of_relu(
+        quantised.qconv(rng, few(rng, index), index % KINDS, index % 5 == 3), index // 5 % 2 == 1
     ),
     "MaxPool": lambda rng, _index: pool(rng),
     "QConvGradInput": lambda rng, index: quantised.qconv_grad_input(

@@ -34,6 +34,7 @@ PLANTED = (
     ("QConv", ", 1, 0))", ", 0, 0))"),  # above
     ("QConv odd", "tt_conv_tables_of(&w[0]", "tt_conv_tables_of(&w[1]"),
     ("QConv odd", "tt_conv8(&y[0]", "tt_conv8(&y[1]"),
+    ("QConv few", "tt_product8(&y[0]", "tt_product8(&y[1]"),
     ("MaxPool", "&x[0]", "&x[1]"),
     ("QAdd", "tt_load8_x4(&b[", "tt_load8_x4(&a["),
     ("QAdd", "tt_halve_above_x4(", "tt_halve_x4("),
