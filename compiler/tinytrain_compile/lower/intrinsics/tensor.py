@@ -84,6 +84,7 @@ WRITES_FIRST = {
     "tt_conv8_error": 3,
     "tt_windows_error": 3,
     "tt_windows_error4": 3,
+    "tt_pairs_error": 3,
     "tt_depthwise_error": 3,
     "tt_depthwise_error_x4": 2,
     "tt_depthwise_error3": 2,

@@ -16,8 +16,9 @@ _WIDE, _LARGEST_STEP = 2, 510
 _TILE, _HALF, _LAST, _ROW, _LINE, _CELL, _CLEAR = 66, 37, 36, 30, 20, 4.5, 20
 """Instructions of a tile, of one of one row, of one of one column, of a row of tiles, and to widen a row and an element
 of the image; of a column, to clear its border."""
-_LEAST, _LEAST_DILATED, _USED = 24, 14, 0.72
-"""Outputs of a map, on average, from which on this form pays; and the part of whole tiles that they are at least."""
+_LEAST, _USED = (24, 4), (0.72, 0.3)
+"""Outputs of a map, on average, from which on this form pays; and the part of whole tiles that they are at least.
+Without and with dilation: 3x3 7x7x16 with dilation 2 takes 30,882 instead of 44,587 instructions on a Cortex-M7."""
 _ROOM = DEPTHWISE_BYTES // 2
 """Bytes of scratch that this form may take even if the plan of other cores needs less."""
 
@@ -178,9 +179,9 @@ def _ways(node: Node) -> list[PairedMaps]:
     if conv.kernel != (TAPS, TAPS) or conv.strides != (1, 1) or conv.split is not None or not short_ends(node):
         return []
     rows, columns = _axes(node)
-    maps, outputs = rows.maps * columns.maps, high * wide
+    maps, outputs, dilated = rows.maps * columns.maps, high * wide, is_spread(node)
     used = outputs / (TILE * TILE * rows.tiles * columns.tiles)
-    if outputs < maps * (_LEAST_DILATED if is_spread(node) else _LEAST) or used < _USED:
+    if outputs < maps * _LEAST[dilated] or used < _USED[dilated]:
         return []
     own, ways = forward_depthwise(node).strip, list[PairedMaps]()
     for turned, (down, across) in enumerate(((rows, columns), (columns, rows))):
