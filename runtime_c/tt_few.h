@@ -438,7 +438,9 @@ static inline TT_ALWAYS void tt_conv_few(int8_t *y, int32_t *scratch, const int8
     const int32_t all = of.high * of.wide, most = in_place ? TT_TURN : of.strip * of.wide;
     const int32_t parts = (all + most - 1) / most, begin = turn % parts * most, line = begin / of.wide;
     const int32_t top = line * of.down - of.top, row = in_place ? of.width * of.channels : pitch;
-    const int32_t on = of.right * of.channels, step = held == 0 ? on : slot;
+    const int32_t on = of.right * of.channels;
+    const bool runs = in_place && n == of.channels && of.right == 1; /* windows lie one after the other */
+    const int32_t step = held == 0 || runs ? on : slot;
     const bool square = held == 0 && of.rows == 3;
     const int8_t *const image = x + turn / parts * of.height * of.width * of.channels;
     int8_t *const windows = (int8_t *)(scratch + (words + 3) * of.outputs), *const rows = windows + held * slot;
@@ -466,7 +468,11 @@ static inline TT_ALWAYS void tt_conv_few(int8_t *y, int32_t *scratch, const int8
             p = tt_behind(p, (tt_way){some * on, 0, some * of.right});
         } else {
             some = some < held ? some : held;
-            for (int32_t i = 0; i < some; i++, p = tt_behind(p, next)) {
+            if (runs) {
+                memcpy(windows, p.at, (size_t)(some * n));
+                p = tt_behind(p, (tt_way){some * on, 0, some});
+            }
+            for (int32_t i = 0; !runs && i < some; i++, p = tt_behind(p, next)) {
                 if (in_place) {
                     tt_window8(windows + i * slot, p, of);
                     continue;

@@ -29,6 +29,8 @@ def geometries() -> Iterator[Geometry]:
     """Windows of every size in the image, some in strips or copied; every number of channels, with rests of rows."""
     for channels in range(1, 13):
         yield (2, 3, 5, channels), 3 + channels % 2 * 6, ConvAttrs((1, 1))
+    for channels in (6, 8, 10, 12):
+        yield (2, 5, 7, channels), 2 * channels - 2, ConvAttrs((1, 1))
     yield (1, 1, 9, 3), 8, ConvAttrs((1, 3), pads=(0, 1, 0, 1))
     yield (1, 7, 7, 1), 8, ConvAttrs((3, 3), (2, 1), pads=(1, 1, 1, 1))
     yield (2, 6, 8, 1), 9, ConvAttrs((3, 3), (1, 2), pads=(1, 0, 1, 1))

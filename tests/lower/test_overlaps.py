@@ -57,6 +57,8 @@ def _layer(
 ODD_LAYERS = (
     _layer((45, 1, 30), 60),  # a smaller input, all of which is copied before the output takes its place
     _layer((5, 11, 2), 6, count=2),  # pairs of pixels begin anew in the second image
+    _layer((5, 7, 8), 16, count=2),  # pairs of pixels go on in the second image
+    _layer((7, 6, 10), 12),  # pairs of pixels are copied
     _layer((7, 7, 50), 33),
     _layer((5, 5, 96), 97),
     _layer((9, 9, 7), 13),

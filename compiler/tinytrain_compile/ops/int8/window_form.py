@@ -179,15 +179,21 @@ class FewWindows:
 def few_windows(node: Node, room: int) -> FewWindows | None:
     """Cut a layer of small windows, or of few output channels, for `room` bytes of scratch.
 
-    None for other layers, for layers with an even number of channels on both sides, and if these bytes are too few.
+    None for other layers, and if these bytes are too few. Layers with an even number of channels on both sides: only
+    1x1 of more than four inputs and seven outputs. As an output may take the place of a pixel behind it, two are copied
+    first. 64x64x8 to 32 takes 1,697,216 instead of 1,905,367 instructions on a Cortex-M7, but 8x8x10 to 6 8,254 instead
+    of 8,039.
     """
     of, outputs = window_map(node), result(node, "y").shape[3]
-    if of is None or outputs > _TILE_PITCH or not short_ends(node) or of.channels % 2 == outputs % 2 == 0:
+    if of is None or outputs > _TILE_PITCH or not short_ends(node):
+        return None
+    even = of.channels % 2 == outputs % 2 == 0
+    if even and (of.elements <= DOT_TERMS or outputs <= FEW_CHANNELS or not _has_pairs(node)):
         return None
     copied = of.strip > 0
     in_image = of.elements == of.channels and not any(geometry(node).pads)
-    lies = (of.kernel[0] == 1 or is_square(of)) if copied else in_image
-    sums = outputs <= FEW_CHANNELS and (copied or in_image) and not (lies and of.elements <= FEW)
+    lies = not even and ((of.kernel[0] == 1 or is_square(of)) if copied else in_image)
+    sums = not even and outputs <= FEW_CHANNELS and (copied or in_image) and not (lies and of.elements <= FEW)
     step = of.strides[1] * of.channels
     if not sums and (of.elements > FEW or (lies and step > FEW_STEP)):
         return None
@@ -197,10 +203,20 @@ def few_windows(node: Node, room: int) -> FewWindows | None:
     least = _WORD * (rows * _words(run) + FORWARD_ENDS) * outputs + of.copied_bytes
     slot = -(-of.elements // _WORD) * _WORD
     held = 0 if sums or lies else min(HELD, (room - least) // slot)
+    held -= held % PAIR if even else 0
     if least > room or (held == 0 and not (sums or lies)):
         return None
     turns = of.out[0] // of.strip if copied else -(-math.prod(of.out) // TURN)
     return FewWindows(of.strip, sums, held, turns, least + held * slot)
+
+
+def _has_pairs(node: Node) -> bool:
+    """Tell whether a layer is 1x1, and no output takes the place of an input but for those of its pair of pixels."""
+    if not is_product(geometry(node)):
+        return False
+    count, *image = operand(node, "x").shape[:3]
+    unit = forward_product(node).unit(count * math.prod(image))
+    return unit <= PAIR and math.prod(image) % unit == 0
 
 
 def is_square(of: WindowMap) -> bool:

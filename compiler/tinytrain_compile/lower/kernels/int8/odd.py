@@ -45,13 +45,13 @@ def odd_conv(node: Node, context: KernelContext) -> KernelSpec | None:
     attrs, (_, rows, columns, outputs) = attrs_of(node, QConvAttrs), result(node, "y").shape
     if context.style.small or rows * columns == 1:
         return None
-    if is_product(attrs.conv) and not is_paired(node):
-        return None
     room, shares = op_def(node.op).scratch(node), bool(op_def(node.op).overlaps(node))
+    few = few_windows(node, room) if context.isa.dsp else None
+    if few is None and is_product(attrs.conv) and not is_paired(node):
+        return None
     cut = paired_windows(node, room, shares)
     if cut is None:
         return None
-    few = few_windows(node, room) if context.isa.dsp else None
     even = is_dense(node) and columns % 2 == outputs % 2 == 0
     if even and few is None and not _pays(node, cut, context):
         return None
