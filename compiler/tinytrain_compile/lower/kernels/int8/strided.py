@@ -13,6 +13,7 @@ from tvm.tirx import Buffer, Stmt
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import KernelSpec, called, first, i32, plain, tensors, written
 from tinytrain_compile.lower.kernels.context import KernelContext
+from tinytrain_compile.lower.kernels.int8.dense import gradient_rows
 from tinytrain_compile.lower.kernels.int8.large_tiles import SIDE
 from tinytrain_compile.lower.kernels.int8.operands import conv_shape, kept_of
 from tinytrain_compile.ops.base import op_def
@@ -29,6 +30,9 @@ from tinytrain_compile.ops.int8.conv_form import (
 from tinytrain_compile.ops.int8.tiles import DOT_TERMS
 from tinytrain_compile.ops.int8.window_form import LEAST_ERRORS, PAIR, paired_errors
 from tinytrain_compile.ops.names import attrs_of, is_prepared, operand, result
+
+NARROW = 12
+"""Pixels of a row up to which widening weights for every strip costs more than widening errors for every tap."""
 
 
 def strided_gradient(node: Node, context: KernelContext) -> KernelSpec | None:
@@ -54,7 +58,8 @@ def strided_gradient(node: Node, context: KernelContext) -> KernelSpec | None:
         return error_call(node, any_maps, taps, "int16")
     if conv.groups > 1:
         return None
-    if context.isa.dsp and _pairs_pay(node) and (cut := paired_errors(node, op_def(node.op).scratch(node))) is not None:
+    cut = paired_errors(node, op_def(node.op).scratch(node)) if context.isa.dsp and _pairs_pay(node, context) else None
+    if cut is not None:
         return error_call(node, "tt_pairs_error", -(-cut.scratch_bytes // 2), "int16", cut.kept)
     if not _any_strides_pay(node, context):
         return None
@@ -66,7 +71,7 @@ def strided_gradient(node: Node, context: KernelContext) -> KernelSpec | None:
     return error_call(node, "tt_windows_error", column_bytes(node) // 2, "int16")
 
 
-def _pairs_pay(node: Node) -> bool:
+def _pairs_pay(node: Node, context: KernelContext) -> bool:
     """Tell whether pairs of windows are faster than tiles over widened rows.
 
     Tiles are not two by two if the number of channels, or the map, is odd. Even ones are as fast if a window's rows are
@@ -76,7 +81,7 @@ def _pairs_pay(node: Node) -> bool:
     conv, outputs, channels = geometry(node), operand(node, "g").shape[3], result(node, "error").shape[3]
     if conv.strides != (1, 1):
         return False
-    if has_odd_tiles(node):
+    if has_odd_tiles(node, context):
         return True
     even = outputs % DOT_TERMS == PAIR or outputs <= DOT_TERMS or channels < LEAST_ERRORS
     return not is_product(conv) and not even
@@ -88,19 +93,27 @@ def _any_strides_pay(node: Node, context: KernelContext) -> bool:
     3x3 18x18x14 from 11 with stride 2 takes 424,150 instead of 583,100 instructions on a Cortex-M7.
     """
     conv, outputs = geometry(node), operand(node, "g").shape[3]
-    if context.isa.dsp and has_odd_tiles(node):
+    if context.isa.dsp and has_odd_tiles(node, context):
         return True
     return not is_product(conv) and (
         backward_dense(node) is None or (conv.strides != (1, 1) and outputs % DOT_TERMS == 0)
     )
 
 
-def has_odd_tiles(node: Node) -> bool:
-    """Tell whether a data gradient over all channels has no tiles of two pixels and two channels."""
+def has_odd_tiles(node: Node, context: KernelContext) -> bool:
+    """Tell whether a data gradient over all channels has no tiles of two pixels and two channels, or slow ones.
+
+    They are slow if weights are widened again for every strip, but rows are odd or short: 5x5 12x12x18 from 17 takes
+    1,528,256 instead of 2,905,611 instructions on a Cortex-M7 by pixels that the same taps reach, 3x3 8x8x64 from 64
+    2,597,520 instead of 3,317,352, but 18x18x30 from 36 9,707,899 instead of 9,134,343.
+    """
+    outputs, (_, _, width, channels) = operand(node, "g").shape[3], result(node, "error").shape
     if is_product(geometry(node)):
-        return result(node, "error").shape[3] % PAIR > 0
-    tiles = backward_dense(node)
-    return tiles is None or tiles.tile != (PAIR, PAIR)
+        return channels % PAIR > 0
+    tiles = gradient_rows(node, context)
+    if tiles is None or tiles.tile != (PAIR, PAIR):
+        return True
+    return not tiles.weights_first and (outputs % PAIR > 0 or (outputs % DOT_TERMS == 0 and width <= NARROW))
 
 
 def copied_rows(node: Node) -> tuple[int, int, int]:
