@@ -4,6 +4,7 @@ tt_mve_steps.h)."""
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 
 from tvm import tirx
@@ -26,7 +27,7 @@ from tinytrain_compile.lower.kernels.base import (
 from tinytrain_compile.lower.kernels.int8.strided import error_call, layer_shape
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.int8.clip import square_limit
-from tinytrain_compile.ops.int8.conv_form import channel_maps, geometry, is_product, turned_bytes, weight_bytes
+from tinytrain_compile.ops.int8.conv_form import channel_maps, error_lines, geometry, is_product, turned_bytes, weight_bytes
 from tinytrain_compile.ops.int8.update import SCALE, QSumAttrs, QUpdateAttrs
 from tinytrain_compile.ops.names import is_prepared, operand, operands, result
 
@@ -41,7 +42,16 @@ def any_gradient(node: Node) -> KernelSpec | None:
     """
     conv, channels = geometry(node), result(node, "error").shape[3]
     weights = math.prod(conv.kernel) * channels
-    if conv.groups > 1 or conv.split is not None or is_prepared(node) or channels < LANES or weights >= LARGEST_PITCH:
+    if conv.groups > 1 or conv.split is not None or is_prepared(node) or weights >= LARGEST_PITCH:
+        return None
+    lines, held = error_lines(node), op_def(node.op).scratch(node)
+    most = min(channels, (held - lines.line_bytes) // lines.window)
+    if os.environ.get("LINES") and lines.pixels[0] >= LANES and most > 0:
+        across = -(-channels // -(-channels // most))
+        strip = min((held - across * lines.window) // lines.line_bytes, lines.rows)
+        strip = -(-lines.rows // -(-lines.rows // strip))
+        return error_call(node, "tt_lines8_error", strip * lines.line_bytes + across * lines.window, together=(strip, across))
+    if channels < LANES:
         return None
     turned = turned_bytes(node)
     return error_call(node, "tt_conv8_error", turned) if turned <= op_def(node.op).scratch(node) else None
