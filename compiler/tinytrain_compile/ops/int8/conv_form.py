@@ -303,40 +303,6 @@ def turned_bytes(node: Node) -> int:
     return TURNED * rows * runs * -(-run // VECTOR_BYTES) * VECTOR_BYTES
 
 
-@dataclass(frozen=True)
-class ErrorLines:
-    """A dense QConvGradInput on vectors whose windows are runs of a line (tt_lines8_error).
-
-    rows: of a phase, of all images; pixels: (fewest, most) of a row that are computed together; column: elements of a line under a pixel;
-    window: under all taps of a pixel, in whole vectors.
-    """
-
-    rows: int
-    pixels: tuple[int, int]
-    column: int
-    window: int
-
-    @property
-    def line_bytes(self) -> int:
-        """Bytes of a line."""
-        return (self.pixels[1] - 1) * self.column + self.window
-
-
-def error_lines(node: Node) -> ErrorLines:
-    """Return the sizes of the phase with most taps; the columns of its dilated taps are laid apart."""
-    conv, outputs, (count, height, width, _) = (
-        geometry(node),
-        operand(node, "g").shape[3],
-        result(node, "error").shape,
-    )
-    shared = [math.gcd(*pair) for pair in zip(conv.strides, conv.dilations, strict=True)]
-    rows, columns = (-(-conv.kernel[i] * shared[i] // conv.strides[i]) for i in (0, 1))
-    apart = conv.strides[1] * (conv.dilations[1] // shared[1])
-    window = -(-rows * columns * outputs // VECTOR_BYTES) * VECTOR_BYTES
-    high = count * -(-height // conv.strides[0])
-    return ErrorLines(high, (width // apart, -(-width // apart)), rows * outputs, window)
-
-
 def column_bytes(node: Node) -> int:
     """Return bytes of the weights that a dense QConvGradInput reads tap by tap: two columns of each tap, as int16."""
     return 2 * _WIDE * math.prod(geometry(node).kernel) * operand(node, "g").shape[3]

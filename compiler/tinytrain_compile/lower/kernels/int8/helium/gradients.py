@@ -1,10 +1,9 @@
-"""Gradients of convolutions over all channels on vectors: one call each (tt_mve_gradients.h, tt_mve_weights.h,
-tt_mve_steps.h)."""
+"""Gradients of convolutions over all channels on vectors: one call each (tt_mve_gradients.h, tt_mve_lines.h,
+tt_mve_weights.h, tt_mve_steps.h)."""
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 
 from tvm import tirx
@@ -24,10 +23,11 @@ from tinytrain_compile.lower.kernels.base import (
     tensors,
     written,
 )
+from tinytrain_compile.lower.kernels.int8.helium.lines import line_gradient
 from tinytrain_compile.lower.kernels.int8.strided import error_call, layer_shape
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.int8.clip import square_limit
-from tinytrain_compile.ops.int8.conv_form import channel_maps, error_lines, geometry, is_product, turned_bytes, weight_bytes
+from tinytrain_compile.ops.int8.conv_form import channel_maps, geometry, is_product, turned_bytes, weight_bytes
 from tinytrain_compile.ops.int8.update import SCALE, QSumAttrs, QUpdateAttrs
 from tinytrain_compile.ops.names import is_prepared, operand, operands, result
 
@@ -36,21 +36,16 @@ PAIR = 8
 
 
 def any_gradient(node: Node) -> KernelSpec | None:
-    """Compute the error of an image with four channels or more; None if the plan's scratch does not hold what it needs.
+    """Compute the error of an image over lines, or with four channels or more where it lies.
 
-    None also for other nodes: of groups, or a weight in two parts.
+    None if the plan's scratch does not hold what that needs, and for other nodes: of groups, or a weight in two parts.
     """
     conv, channels = geometry(node), result(node, "error").shape[3]
     weights = math.prod(conv.kernel) * channels
     if conv.groups > 1 or conv.split is not None or is_prepared(node) or weights >= LARGEST_PITCH:
         return None
-    lines, held = error_lines(node), op_def(node.op).scratch(node)
-    most = min(channels, (held - lines.line_bytes) // lines.window)
-    if os.environ.get("LINES") and lines.pixels[0] >= LANES and most > 0:
-        across = -(-channels // -(-channels // most))
-        strip = min((held - across * lines.window) // lines.line_bytes, lines.rows)
-        strip = -(-lines.rows // -(-lines.rows // strip))
-        return error_call(node, "tt_lines8_error", strip * lines.line_bytes + across * lines.window, together=(strip, across))
+    if (lines := line_gradient(node)) is not None:
+        return lines
     if channels < LANES:
         return None
     turned = turned_bytes(node)
