@@ -103,6 +103,21 @@ def odd(rng: Rng, index: int, least: int = 1) -> Geometry:
             return (count, height, width, channels), channels if depthwise else out, conv
 
 
+def few(rng: Rng, index: int) -> Geometry:
+    """A convolution of few channels on rows of eight pixels or more; every third with strides or dilation."""
+    while True:
+        count, height, width, channels = (int(n) for n in rng.integers((1, 1, 8, 1), (3, 9, 18, 8)))
+        kernel = (int(rng.integers(1, 4)), int(rng.integers(2, 6)))
+        pads = [int(rng.integers(0, kernel[i % 2])) for i in range(4)]
+        strides, apart = ((1, 1), (1, 1)) if index % 3 < 2 else ((1, 2), (2, 1)) if index % 2 else ((2, 1), (1, 2))
+        conv = ConvAttrs(kernel, strides, (pads[0], pads[1], pads[2], pads[3]), apart)
+        try:
+            conv.output_hw(height, width)
+        except ValueError:
+            continue
+        return (count, height, width, channels), int(rng.integers(1, 24)), conv
+
+
 def convolution(rng: Rng, index: int, whole_inputs: bool) -> Geometry:
     """1x1, depthwise or dense."""
     if index % 3 == 2:
@@ -164,6 +179,9 @@ VECTORS: dict[str, Generator] = {
     ),
     "QConvGradInput odd": lambda rng, index: quantised.qconv_grad_input(
         rng, odd(rng, index, LANES), index % KINDS, mask(rng, MASKS[index // 5 % 3])
+    ),
+    "QConvGradInput few": lambda rng, index: quantised.qconv_grad_input(
+        rng, few(rng, index), index % KINDS, mask(rng, MASKS[index // 2 % 3])
     ),
     "QConvUpdate": lambda rng, index: quantised.qconv_update(rng, weight(rng, index), index % KINDS),
     "QConvUpdate odd": lambda rng, index: quantised.qconv_update(rng, odd(rng, index, LANES), index % KINDS),
