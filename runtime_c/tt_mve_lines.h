@@ -91,30 +91,12 @@ static inline TT_ALWAYS void tt_lay_line8(int8_t *line, const int8_t *g, int32_t
     }
 }
 
-#if TT_HAS_MVE
-/* 0, step, 2 step ... GCC 12 must not see the 0: at -O1 it takes the number that a vidup ends with from a vidup that it then
- * leaves out. */
-static inline TT_ALWAYS uint16x8_t tt_multiples_x8(int32_t step)
-{
-    uint32_t none = 0;
-    TT_UNSEEN(none);
-    return vmulq_n_u16(vidupq_n_u16(none, 1), (uint16_t)step);
-}
-
-static inline TT_ALWAYS uint32x4_t tt_multiples_x4(int32_t step)
-{
-    uint32_t none = 0;
-    TT_UNSEEN(none);
-    return vmulq_n_u32(vidupq_n_u32(none, 1), (uint32_t)step);
-}
-#endif
-
 /* tt_gather8, short for at most eight elements; n is a constant. */
 static inline TT_ALWAYS void tt_gather_few8(int8_t *to, const int8_t *from, int32_t pitch, int32_t n)
 {
 #if TT_HAS_MVE
     if (n <= 8) {
-        const uint16x8_t places = tt_multiples_x8(pitch);
+        const uint16x8_t places = vmulq_n_u16(tt_count_x8(), (uint16_t)pitch);
         const mve_pred16_t few = vctp16q((uint32_t)n);
         __asm__ volatile("vpstt\n\tvldrbt.u16 q0, [%[from], %q[places]]\n\tvstrbt.16 q0, [%[to]]"
                          :
@@ -153,7 +135,7 @@ typedef int32_t tt_places;
 static inline TT_ALWAYS tt_places tt_places_of(int32_t apart)
 {
 #if TT_HAS_MVE
-    uint32x4_t places = tt_multiples_x4(apart);
+    uint32x4_t places = vmulq_n_u32(tt_count_x4(), (uint32_t)apart);
     __asm__("" : "+w"(places));
     return places;
 #else

@@ -262,7 +262,7 @@ static inline TT_ALWAYS int16x8_t tt_stepped8(int16x8_t old, int16x8_t step, int
 static inline TT_ALWAYS tt_i32x4 tt_even_words_x4(int32_t state, int32_t salt, int32_t at)
 {
     const uint32_t first = (uint32_t)state + (uint32_t)salt + (uint32_t)at * 0x9e3779b1u;
-    return (tt_i32x4)vaddq_n_u32(vmulq_n_u32(vidupq_n_u32(0u, 2), 0x9e3779b1u), first);
+    return (tt_i32x4)vaddq_n_u32(vmulq_n_u32(tt_count_x4(), 2u * 0x9e3779b1u), first);
 }
 
 static inline TT_ALWAYS tt_i32x4 tt_words_behind_x4(tt_i32x4 words, uint32_t places)

@@ -155,7 +155,7 @@ static inline TT_ALWAYS void tt_row_sums8(
 static inline TT_ALWAYS void tt_fill_apart8(int8_t *to, int32_t value, int32_t pitch, int32_t n)
 {
 #if TT_HAS_MVE
-    const uint16x8_t places = vmulq_n_u16(vidupq_n_u16(0u, 1), (uint16_t)pitch);
+    const uint16x8_t places = vmulq_n_u16(tt_count_x8(), (uint16_t)pitch);
     const int16x8_t values = vdupq_n_s16((int16_t)value);
     for (int32_t i = 0; i < n; i += 8, to += 8 * pitch) {
         vstrbq_scatter_offset_p_s16(to, places, values, vctp16q((uint32_t)(n - i)));
