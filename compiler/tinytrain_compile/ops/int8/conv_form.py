@@ -355,11 +355,12 @@ def weight_bytes(node: Node, across: int) -> int:
     """Return bytes of the weight gradient of a dense layer on vectors, with `across` maps of the image at a time.
 
     In scratch are the maps (map_sizes) and, if steps are rounded by noise, the sums of a row of taps, as int32 in whole
-    pairs of vectors (tt_may_be_quick): those of two channels' errors if both fit into registers (tt_together).
+    pairs of vectors (tt_sums_first): those of two channels' errors if both fit into registers (tt_together).
     """
     error, image = map_sizes(node)
     attrs: Any = node.attrs
-    if node.op != "QUpdate" or attrs.fine or attrs.squares or attrs.momentum == "sign":
+    few = across <= TURNED and not getattr(attrs, "momentum", "")
+    if few or node.op != "QUpdate" or attrs.fine or attrs.squares or attrs.momentum == "sign":
         return error + across * image
     together = 2 if operand(node, "g").shape[0] == 1 and error % VECTOR == 0 and error < SMALL_MAP else 1
     return together * (-(-across // 8) * 32 + error) + -(-across // TURNED) * TURNED * image
