@@ -35,7 +35,6 @@ typedef struct tt_sums {
 #define TT_NEAR_RUNS [a] "+r"(a), [b] "+r"(b->at_0), [b2] "+r"(b->at_2)
 /* Two in high registers: GCC reloads "r" into the low ones only, of which sums take four, and a frame pointer one. */
 #define TT_FAR_RUNS [a] "+h"(a), [b] "+r"(b->at_0), [b1] "+r"(b->at_1), [b2] "+r"(b->at_2), [b3] "+h"(b->at_3)
-#define TT_CONSTANT(n) __builtin_constant_p(n)
 #endif
 
 /* s += a . b_i of n elements, n > 0, for the four runs of b, `apart` from each other, which move on by tt_whole(n).

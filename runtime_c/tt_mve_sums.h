@@ -12,6 +12,8 @@
 #endif
 
 #if TT_HAS_MVE
+#define TT_CONSTANT(n) __builtin_constant_p(n)
+
 /* 0, 1, 2 ... GCC 12 must not see that vidup counts from 0: at -O1 it takes the number that follows the last one from a vidup
  * that it then leaves out. */
 static inline TT_ALWAYS uint16x8_t tt_count_x8(void)
@@ -19,6 +21,13 @@ static inline TT_ALWAYS uint16x8_t tt_count_x8(void)
     uint32_t none = 0;
     TT_UNSEEN(none);
     return vidupq_n_u16(none, 1);
+}
+
+static inline TT_ALWAYS uint8x16_t tt_count_x16(void)
+{
+    uint32_t none = 0;
+    TT_UNSEEN(none);
+    return vidupq_n_u8(none, 1);
 }
 
 static inline TT_ALWAYS uint32x4_t tt_count_x4(void)
@@ -232,6 +241,19 @@ static inline TT_ALWAYS void tt_copy8(int8_t *to, const int8_t *from, int32_t n)
 static inline TT_ALWAYS void tt_gather8(int8_t *to, const int8_t *from, int32_t pitch, int32_t n)
 {
 #if TT_HAS_MVE
+    if (TT_CONSTANT(pitch) && pitch <= 17) { /* 16 distances are bytes */
+        const uint8x16_t places = vmulq_n_u8(tt_count_x16(), (uint8_t)pitch);
+        __asm__ volatile("dlstp.8 lr, %[n]\n"
+                         "1:\n\t"
+                         "vldrb.u8 q0, [%[from], %q[places]]\n\t"
+                         "add %[from], %[step]\n\t"
+                         "vstrb.8 q0, [%[to]], #16\n\t"
+                         "letp lr, 1b"
+                         : [to] "+r"(to), [from] "+r"(from)
+                         : [n] "r"(n), [step] "r"(16 * pitch), [places] "w"(places)
+                         : "lr", "q0", "memory");
+        return;
+    }
     const uint16x8_t places = vmulq_n_u16(tt_count_x8(), (uint16_t)pitch);
     __asm__ volatile("dlstp.16 lr, %[n]\n"
                      "1:\n\t"

@@ -293,12 +293,11 @@ static inline TT_ALWAYS void tt_row_steps8(void *w, int32_t *sums, int32_t n, in
 }
 
 /* What the gradients of a row of taps do if no step is quick: n weights from element `at` on, of which four or more lie
- * together. */
+ * together. factor: of the channel's steps. */
 static inline TT_ALWAYS void tt_row_ends8(void *w, const int8_t *error, const int8_t *from, int32_t n, int32_t map,
-    int32_t at, const tt_channel_end *end, tt_moves by, tt_through through, tt_conv_shape of)
+    int32_t at, const tt_channel_end *end, tt_step_factor factor, tt_moves by, tt_through through, tt_conv_shape of)
 {
     const int32_t elements = tt_map_end(of), apart = of.count * map;
-    const tt_step_factor factor = tt_step_factor_of(end->channel, by, through);
 #if TT_HAS_MVE
     const tt_held held = tt_hold(error, tt_is_held(of.count, elements) ? elements : 0);
 #endif
@@ -363,11 +362,12 @@ static inline TT_ALWAYS void tt_weights8(
                 tt_gather8(error + c * n, g + o + c, of.outputs, of.count * pixels);
                 ends[c] = tt_channel_end_of(o + c, error + c * n, by, through, of);
             }
+            const tt_step_factor factor = tt_step_factor_of(o, by, through);
             for (int32_t r = 0; r < of.rows; r++) {
                 const int32_t tap = r * of.dilation_rows, under = (tap % of.down * image_rows + tap / of.down) * of.wide;
                 if (!sums_first) {
                     tt_row_ends8(w, error, images + before * of.count * map + under, here, map,
-                        (o * of.rows + r) * maps + first, ends, by, through, of);
+                        (o * of.rows + r) * maps + first, ends, factor, by, through, of);
                     continue;
                 }
                 tt_row_sums8(sums, error, images + under, here, map, of);
