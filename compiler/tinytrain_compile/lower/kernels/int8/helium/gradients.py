@@ -27,7 +27,14 @@ from tinytrain_compile.lower.kernels.int8.helium.lines import line_gradient
 from tinytrain_compile.lower.kernels.int8.strided import error_call, layer_shape
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.int8.clip import square_limit
-from tinytrain_compile.ops.int8.conv_form import channel_maps, geometry, is_product, turned_bytes, weight_bytes
+from tinytrain_compile.ops.int8.conv_form import (
+    channel_maps,
+    geometry,
+    is_product,
+    keeps_sums,
+    turned_bytes,
+    weight_bytes,
+)
 from tinytrain_compile.ops.int8.update import SCALE, QSumAttrs, QUpdateAttrs
 from tinytrain_compile.ops.names import is_prepared, operand, operands, result
 
@@ -94,12 +101,16 @@ def any_update(node: Node, attrs: QUpdateAttrs | QSumAttrs) -> KernelSpec | None
 def _dense_maps(node: Node) -> tuple[int, int] | None:
     """Return (maps of the image that the plan's scratch holds, bytes with sums and the error); None: under four maps.
 
-    All turns but the last have as many, in whole pairs of vectors if they are enough.
+    All turns but the last have as many, in whole pairs of vectors if they are enough. If all maps are whole pairs,
+    steps of eight weights are worth another turn: 5x5 5x5x16 to 16 with momentum takes 134,907 instead of 162,526
+    instructions on a Cortex-M55.
     """
     maps, held = geometry(node).kernel[1] * operand(node, "x").shape[3], op_def(node.op).scratch(node)
     fitting = next((n for n in range(maps, 0, -1) if weight_bytes(node, n) <= held), 0)
     if maps < LANES or fitting < LANES:
         return None
+    if fitting >= PAIR and maps % PAIR == 0 and keeps_sums(node, fitting):
+        fitting -= fitting % PAIR
     turns = -(-maps // fitting)
     even = (-(-maps // (turns * lanes)) * lanes for lanes in (PAIR, LANES))
     across = next((n for n in (maps, *even) if n <= fitting), fitting // LANES * LANES)
