@@ -362,7 +362,7 @@ static inline TT_ALWAYS void tt_weights8(
                 tt_gather8(error + c * n, g + o + c, of.outputs, of.count * pixels);
                 ends[c] = tt_channel_end_of(o + c, error + c * n, by, through, of);
             }
-            const tt_step_factor factor = tt_step_factor_of(o, by, through);
+            const tt_step_factor factor = sums_first ? (tt_step_factor){0, 0} : tt_step_factor_of(o, by, through);
             for (int32_t r = 0; r < of.rows; r++) {
                 const int32_t tap = r * of.dilation_rows, under = (tap % of.down * image_rows + tap / of.down) * of.wide;
                 if (!sums_first) {
