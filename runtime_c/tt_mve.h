@@ -72,7 +72,7 @@ static inline tt_i32x4 tt_load32_x4(const int32_t *from)
 static inline tt_i32x4 tt_gather16_x4(const int16_t *from, int32_t step)
 {
 #if TT_HAS_MVE
-    return vldrhq_gather_shifted_offset_s32(from, vmulq_n_u32(vidupq_n_u32(0u, 1), (uint32_t)step));
+    return vldrhq_gather_shifted_offset_s32(from, vmulq_n_u32(tt_count_x4(), (uint32_t)step));
 #else
     return (tt_i32x4) {from[0], from[step], from[2 * step], from[3 * step]};
 #endif
@@ -81,7 +81,7 @@ static inline tt_i32x4 tt_gather16_x4(const int16_t *from, int32_t step)
 static inline tt_i32x4 tt_gather8_x4(const int8_t *from, int32_t step)
 {
 #if TT_HAS_MVE
-    return vldrbq_gather_offset_s32(from, vmulq_n_u32(vidupq_n_u32(0u, 1), (uint32_t)step));
+    return vldrbq_gather_offset_s32(from, vmulq_n_u32(tt_count_x4(), (uint32_t)step));
 #else
     return (tt_i32x4) {from[0], from[step], from[2 * step], from[3 * step]};
 #endif
@@ -101,7 +101,7 @@ static inline tt_i32x4 tt_mla_x4(tt_i32x4 sum, tt_i32x4 a, int32_t b)
 static inline void tt_scatter8_x4(int8_t *to, int32_t step, tt_i32x4 lanes)
 {
 #if TT_HAS_MVE
-    vstrbq_scatter_offset_s32(to, vmulq_n_u32(vidupq_n_u32(0u, 1), (uint32_t)step), lanes);
+    vstrbq_scatter_offset_s32(to, vmulq_n_u32(tt_count_x4(), (uint32_t)step), lanes);
 #else
     for (int i = 0; i < 4; ++i) {
         to[i * step] = (int8_t)lanes[i];
@@ -412,7 +412,7 @@ static inline tt_i32x4 tt_words_x4(int32_t state, int32_t salt, int32_t index)
 {
     const uint32_t first = (uint32_t)state + (uint32_t)salt + (uint32_t)index * 0x9e3779b1u;
 #if TT_HAS_MVE
-    return (tt_i32x4)vaddq_n_u32(vmulq_n_u32(vidupq_n_u32(0u, 1), 0x9e3779b1u), first);
+    return (tt_i32x4)vaddq_n_u32(vmulq_n_u32(tt_count_x4(), 0x9e3779b1u), first);
 #else
     TT_EACH((int32_t)(first + (uint32_t)i * 0x9e3779b1u))
 #endif

@@ -11,7 +11,7 @@ static inline TT_ALWAYS tt_i32x4 tt_kept_x4(const void *mask, int32_t at, int32_
 {
     if (keep.kind == TT_KEPT_BY_VALUE) {
 #if TT_HAS_MVE
-        const uint32x4_t places = vmulq_n_u32(vidupq_n_u32(0u, 1), (uint32_t)step);
+        const uint32x4_t places = vmulq_n_u32(tt_count_x4(), (uint32_t)step);
         return tt_passes_x4(vldrbq_gather_offset_s32((const int8_t *)mask + at, places), keep.low, keep.high);
 #else
         const int8_t *const from = (const int8_t *)mask + at;
@@ -19,7 +19,7 @@ static inline TT_ALWAYS tt_i32x4 tt_kept_x4(const void *mask, int32_t at, int32_
 #endif
     }
 #if TT_HAS_MVE
-    const uint32x4_t places = vmulq_n_u32(vidupq_n_u32(0u, 1), (uint32_t)step / 8u);
+    const uint32x4_t places = vmulq_n_u32(tt_count_x4(), (uint32_t)step / 8u);
     const uint32x4_t bytes = vldrbq_gather_offset_u32((const uint8_t *)mask + at / 8, places);
     return vshrq_n_s32(vshlq_r_s32(vreinterpretq_s32_u32(bytes), 31 - bit), 31);
 #else

@@ -35,7 +35,11 @@ typedef struct tt_sums {
 #define TT_NEAR_RUNS [a] "+r"(a), [b] "+r"(b->at_0), [b2] "+r"(b->at_2)
 /* Two in high registers: GCC reloads "r" into the low ones only, of which sums take four, and a frame pointer one. */
 #define TT_FAR_RUNS [a] "+h"(a), [b] "+r"(b->at_0), [b1] "+r"(b->at_1), [b2] "+r"(b->at_2), [b3] "+h"(b->at_3)
-#define TT_CONSTANT(n) __builtin_constant_p(n)
+#define TT_FAR_SUMS(with, kind)                                                                                        \
+    __asm__ volatile(TT_FAR_DOTS(with)                                                                                 \
+                     : TT_SUMS_OF(s->sum_, kind), TT_FAR_RUNS                                                          \
+                     :                                                                                                 \
+                     : "q0", "q1", "q2", "memory")
 #endif
 
 /* s += a . b_i of n elements, n > 0, for the four runs of b, `apart` from each other, which move on by tt_whole(n).
@@ -58,18 +62,15 @@ static inline TT_ALWAYS void tt_runs8_x4(
                                  : [at1] "i"(apart)
                                  : "q0", "q1", "q2", "memory");
             } else if (begin && i == 0) {
-                __asm__ volatile(TT_FAR_DOTS("vmladav.s8")
-                                 : TT_SUMS_OF(s->sum_, "=&Te"), TT_FAR_RUNS
-                                 :
-                                 : "q0", "q1", "q2", "memory");
+                TT_FAR_SUMS("vmladav.s8", "=&Te");
             } else {
-                __asm__ volatile(TT_FAR_DOTS("vmladava.s8")
-                                 : TT_SUMS_OF(s->sum_, "+Te"), TT_FAR_RUNS
-                                 :
-                                 : "q0", "q1", "q2", "memory");
+                TT_FAR_SUMS("vmladava.s8", "+Te");
             }
         }
-    } else if (TT_CONSTANT(n) && n % 32 == 0) {
+    } else if (TT_CONSTANT(n) && n % 16 == 0) {
+        if (n % 32 == 16) {
+            TT_FAR_SUMS("vmladava.s8", "+Te");
+        }
         __asm__ volatile("dls lr, %[n]\n"
                          "1:\n\t" TT_FAR_DOTS("vmladava.s8") TT_FAR_DOTS("vmladava.s8") "le lr, 1b"
                          : TT_SUMS_OF(s->sum_, "+Te"), TT_FAR_RUNS

@@ -249,11 +249,20 @@ static inline TT_ALWAYS int16x8_t tt_minus8(int16x8_t value, int32_t limit)
     return vreinterpretq_s16_s8(byte);
 }
 
+/* old - step, clamped to +-limit, in the low bytes of the lanes. */
+static inline TT_ALWAYS int16x8_t tt_stepped8(int16x8_t old, int16x8_t step, int32_t limit)
+{
+    if (limit == 64) { /* the largest number of 16 bits is 63.998 at this scale, which is rounded to 64 */
+        return vrshrq_n_s16(vqshlq_n_s16(vqsubq_s16(old, step), 9), 9);
+    }
+    return tt_minus8(vqsubq_s16(step, old), limit);
+}
+
 /* The words (tt_words_x4) of weights `at`, `at` + 2 and so on. */
 static inline TT_ALWAYS tt_i32x4 tt_even_words_x4(int32_t state, int32_t salt, int32_t at)
 {
     const uint32_t first = (uint32_t)state + (uint32_t)salt + (uint32_t)at * 0x9e3779b1u;
-    return (tt_i32x4)vaddq_n_u32(vmulq_n_u32(vidupq_n_u32(0u, 2), 0x9e3779b1u), first);
+    return (tt_i32x4)vaddq_n_u32(vmulq_n_u32(tt_count_x4(), 2u * 0x9e3779b1u), first);
 }
 
 static inline TT_ALWAYS tt_i32x4 tt_words_behind_x4(tt_i32x4 words, uint32_t places)
@@ -295,8 +304,8 @@ static inline TT_ALWAYS void tt_quick_steps8(int8_t *w, const int32_t *sums, int
         words = tt_words_behind_x4(words, 1);
         odd = vrshlq_n_s32(vqdmulhq_n_s32(odd, quick.multiplier), quick.down) + tt_less_noise_x4(words, factor);
         words = tt_words_behind_x4(words, 7);
-        const int16x8_t step = vqsubq_s16(tt_halves16(even, odd), tt_load_own8(w, whole, own));
-        tt_store_own8(w, tt_minus8(step, by.limit), whole, own);
+        const int16x8_t step = tt_halves16(even, odd), old = tt_load_own8(w, whole, own);
+        tt_store_own8(w, tt_stepped8(old, step, by.limit), whole, own);
     }
 }
 

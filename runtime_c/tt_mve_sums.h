@@ -11,6 +11,33 @@
 #include <arm_mve.h>
 #endif
 
+#if TT_HAS_MVE
+#define TT_CONSTANT(n) __builtin_constant_p(n)
+
+/* 0, 1, 2 ... GCC 12 must not see that vidup counts from 0: at -O1 it takes the number that follows the last one from a vidup
+ * that it then leaves out. */
+static inline TT_ALWAYS uint16x8_t tt_count_x8(void)
+{
+    uint32_t none = 0;
+    TT_UNSEEN(none);
+    return vidupq_n_u16(none, 1);
+}
+
+static inline TT_ALWAYS uint8x16_t tt_count_x16(void)
+{
+    uint32_t none = 0;
+    TT_UNSEEN(none);
+    return vidupq_n_u8(none, 1);
+}
+
+static inline TT_ALWAYS uint32x4_t tt_count_x4(void)
+{
+    uint32_t none = 0;
+    TT_UNSEEN(none);
+    return vidupq_n_u32(none, 1);
+}
+#endif
+
 /* Assembly that reads memory is volatile: else GCC takes it for the same in every turn of a loop, and moves it out. */
 
 /* ---- sums of products -------------------------------------------------------------------------------------------- */
@@ -214,7 +241,20 @@ static inline TT_ALWAYS void tt_copy8(int8_t *to, const int8_t *from, int32_t n)
 static inline TT_ALWAYS void tt_gather8(int8_t *to, const int8_t *from, int32_t pitch, int32_t n)
 {
 #if TT_HAS_MVE
-    const uint16x8_t places = vmulq_n_u16(vidupq_n_u16(0u, 1), (uint16_t)pitch);
+    if (TT_CONSTANT(pitch) && pitch <= 17) { /* 16 distances are bytes */
+        const uint8x16_t places = vmulq_n_u8(tt_count_x16(), (uint8_t)pitch);
+        __asm__ volatile("dlstp.8 lr, %[n]\n"
+                         "1:\n\t"
+                         "vldrb.u8 q0, [%[from], %q[places]]\n\t"
+                         "add %[from], %[step]\n\t"
+                         "vstrb.8 q0, [%[to]], #16\n\t"
+                         "letp lr, 1b"
+                         : [to] "+r"(to), [from] "+r"(from)
+                         : [n] "r"(n), [step] "r"(16 * pitch), [places] "w"(places)
+                         : "lr", "q0", "memory");
+        return;
+    }
+    const uint16x8_t places = vmulq_n_u16(tt_count_x8(), (uint16_t)pitch);
     __asm__ volatile("dlstp.16 lr, %[n]\n"
                      "1:\n\t"
                      "vldrb.u16 q0, [%[from], %q[places]]\n\t"
@@ -235,7 +275,7 @@ static inline TT_ALWAYS void tt_gather8(int8_t *to, const int8_t *from, int32_t 
 static inline TT_ALWAYS void tt_widen8(int16_t *to, const int8_t *from, int32_t pitch, int32_t n, int32_t offset)
 {
 #if TT_HAS_MVE
-    const uint16x8_t places = vmulq_n_u16(vidupq_n_u16(0u, 1), (uint16_t)pitch);
+    const uint16x8_t places = vmulq_n_u16(tt_count_x8(), (uint16_t)pitch);
     __asm__ volatile("dlstp.16 lr, %[n]\n"
                      "1:\n\t"
                      "vldrb.s16 q0, [%[from], %q[places]]\n\t"
@@ -257,7 +297,7 @@ static inline TT_ALWAYS void tt_widen8(int16_t *to, const int8_t *from, int32_t 
 static inline TT_ALWAYS uint8_t tt_passed_x8(const int8_t *from, int32_t low, int32_t high)
 {
 #if TT_HAS_MVE
-    const uint16x8_t bits = vshlq_u16(vdupq_n_u16(1u), vreinterpretq_s16_u16(vidupq_n_u16(0u, 1))); /* 1, 2, 4 ... */
+    const uint16x8_t bits = vshlq_u16(vdupq_n_u16(1u), vreinterpretq_s16_u16(tt_count_x8())); /* 1, 2, 4 ... */
     const int16x8_t values = vldrbq_s16(from);
     const mve_pred16_t above = vcmpgtq_n_s16(values, (int16_t)low);
     return (uint8_t)vaddvq_p_u16(bits, vcmpltq_m_n_s16(values, (int16_t)high, above));

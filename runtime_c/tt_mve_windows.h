@@ -91,12 +91,12 @@ static inline TT_ALWAYS void tt_spread8(int8_t *to, int32_t to_pitch, const int8
 {
 #if TT_HAS_MVE
     if (n == 4) {
-        const uint32x4_t lanes = vidupq_n_u32(0u, 1);
+        const uint32x4_t lanes = tt_count_x4();
         const uint32x4_t four = vldrbq_gather_offset_u32((const uint8_t *)from, vmulq_n_u32(lanes, (uint32_t)from_pitch));
         vstrbq_scatter_offset_u32((uint8_t *)to, vmulq_n_u32(lanes, (uint32_t)to_pitch), four);
         return;
     }
-    const uint16x8_t lanes = vidupq_n_u16(0u, 1);
+    const uint16x8_t lanes = tt_count_x8();
     const uint16x8_t from_places = vmulq_n_u16(lanes, (uint16_t)from_pitch);
     const uint16x8_t to_places = vmulq_n_u16(lanes, (uint16_t)to_pitch);
     if (n == 8) {

@@ -48,6 +48,7 @@ INCLUDED = (
         "tt_mve_float.h",
         "tt_mve_errors.h",
         "tt_mve_gradients.h",
+        "tt_mve_lines.h",
         "tt_mve_weights.h",
         "tt_mve_pool.h",
     ),

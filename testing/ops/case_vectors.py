@@ -104,13 +104,28 @@ def odd(rng: Rng, index: int, least: int = 1) -> Geometry:
 
 
 def few(rng: Rng, index: int) -> Geometry:
-    """A convolution to one to three channels: 1x1, or k x k with or without dilation, of rows of any width from five on."""
+    """A convolution to one to three channels, of rows of five pixels or more: 1x1, or 3x3 with or without dilation."""
     count, height, width, channels = (int(n) for n in rng.integers((1, 2, 5, 12), (3, 9, 14, 30)))
     out = 1 + index % 3
     if index % 2 == 0:
         return (count, height, LANES * width, channels), out, ConvAttrs((1, 1))
     apart = int(rng.integers(1, 3))
     return (count, height, width, channels), out, ConvAttrs((3, 3), pads=(apart,) * 4, dilations=(apart, apart))
+
+
+def few_channels(rng: Rng, index: int) -> Geometry:
+    """A convolution of few channels on rows of eight pixels or more; every third with strides or dilation."""
+    while True:
+        count, height, width, channels = (int(n) for n in rng.integers(1, (3, 9, 12, 8)))
+        kernel = (int(rng.integers(1, 4)), int(rng.integers(2, 6)))
+        pads = [int(rng.integers(0, kernel[i % 2])) for i in range(4)]
+        strides, apart = ((1, 1), (1, 1)) if index % 3 < 2 else ((1, 2), (2, 1)) if index % 2 else ((2, 1), (1, 2))
+        conv = ConvAttrs(kernel, strides, (pads[0], pads[1], pads[2], pads[3]), apart)
+        try:
+            conv.output_hw(height, width + 7)
+        except ValueError:
+            continue
+        return (count, height, width + 7, channels), int(rng.integers(1, 24)), conv
 
 
 def convolution(rng: Rng, index: int, whole_inputs: bool) -> Geometry:
@@ -177,6 +192,9 @@ VECTORS: dict[str, Generator] = {
     ),
     "QConvGradInput odd": lambda rng, index: quantised.qconv_grad_input(
         rng, odd(rng, index, LANES), index % KINDS, mask(rng, MASKS[index // 5 % 3])
+    ),
+    "QConvGradInput few": lambda rng, index: quantised.qconv_grad_input(
+        rng, few_channels(rng, index), index % KINDS, mask(rng, MASKS[index // 2 % 3])
     ),
     "QConvUpdate": lambda rng, index: quantised.qconv_update(rng, weight(rng, index), index % KINDS),
     "QConvUpdate odd": lambda rng, index: quantised.qconv_update(rng, odd(rng, index, LANES), index % KINDS),

@@ -43,6 +43,7 @@ PLANTED = (
     ("QConvUpdateFine odd", "tt_conv8_update_fine(&w[0], &fraction[0]", "tt_conv8_update_fine(&w[0], &w[0]"),
     ("QConvSum", "tt_conv8_sums(&sum[0]", "tt_conv8_sums(&sum[1]"),
     ("QConvGradInput odd", "tt_conv8_error(&error[0]", "tt_conv8_error(&error[1]"),
+    ("QConvGradInput few", "tt_lines8_error(&error[0]", "tt_lines8_error(&error[1]"),
 )
 
 
@@ -56,7 +57,7 @@ def test_every_kernel_on_vectors_has_random_cases() -> None:
 
 @pytest.mark.parametrize("op", sorted(VECTORS))
 def test_these_shapes_have_a_kernel_on_vectors_only_where_the_core_has_them(op: str) -> None:
-    names = {"_x4", "tt_depthwise8", "tt_passed_bits8", "tt_max_pool8", "tt_product8", "tt_conv8"}
+    names = {"_x4", "tt_depthwise8", "tt_passed_bits8", "tt_max_pool8", "tt_product8", "tt_conv8", "tt_lines8"}
     assert all(any(name in source for name in names) for source in _on_vectors(op, 4))
     assert not any(
         name in source

@@ -82,6 +82,7 @@ WRITES_FIRST = {
     "tt_depthwise8_error": 3,
     "tt_depthwise8_error_rows": 3,
     "tt_conv8_error": 3,
+    "tt_lines8_error": 3,
     "tt_windows_error": 3,
     "tt_windows_error4": 3,
     "tt_pairs_error": 3,

@@ -356,15 +356,25 @@ def map_sizes(node: Node) -> tuple[int, int]:
     return error, count * (high if is_product(conv) else rows) * wide
 
 
+def keeps_sums(node: Node, across: int) -> bool:
+    """Tell whether the sums of a row of taps go to scratch, as tt_sums_first does.
+
+    across: maps of the image at a time.
+    """
+    attrs: Any = node.attrs
+    if node.op != "QUpdate" or attrs.fine or attrs.squares or attrs.momentum == "sign":
+        return False
+    return across > TURNED or attrs.momentum != ""
+
+
 def weight_bytes(node: Node, across: int) -> int:
     """Return bytes of the weight gradient of a dense layer on vectors, with `across` maps of the image at a time.
 
-    In scratch are the maps (map_sizes) and, if steps are rounded by noise, the sums of a row of taps, as int32 in whole
-    pairs of vectors (tt_may_be_quick): those of two channels' errors if both fit into registers (tt_together).
+    In scratch are the maps (map_sizes) and, if steps are rounded by noise, the sums of a row of taps (keeps_sums), as
+    int32 in whole pairs of vectors: those of two channels' errors if both fit into registers (tt_together).
     """
     error, image = map_sizes(node)
-    attrs: Any = node.attrs
-    if node.op != "QUpdate" or attrs.fine or attrs.squares or attrs.momentum == "sign":
+    if not keeps_sums(node, across):
         return error + across * image
     together = 2 if operand(node, "g").shape[0] == 1 and error % VECTOR == 0 and error < SMALL_MAP else 1
     return together * (-(-across // 8) * 32 + error) + -(-across // TURNED) * TURNED * image

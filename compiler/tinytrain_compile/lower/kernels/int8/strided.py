@@ -133,8 +133,13 @@ def copied_rows(node: Node) -> tuple[int, int, int]:
     return before, (wide + beside) * outputs, -(-conv.kernel[0] * math.gcd(down, high) // down)
 
 
-def error_call(node: Node, helper: str, elements: int, dtype: str = "int8", *numbers: int) -> KernelSpec:
-    """Return the data gradient that is one call; elements: of its scratch, if any; numbers: its last operands."""
+def error_call(
+    node: Node, helper: str, elements: int, dtype: str = "int8", *numbers: int, together: tuple[int, int] = (0, 0)
+) -> KernelSpec:
+    """Return the data gradient that is one call.
+
+    elements: of its scratch, if any; numbers: its last operands; together: see layer_shape.
+    """
     attrs = attrs_of(node, QConvGradInputAttrs)
     scratch = [tirx.decl_buffer((elements,), dtype, "turned")] if elements else []
     inputs = tensors(node, "peak", "p_out", "p_in", "g", "multiplier", "shift", "w", *attrs.mask.operands)
@@ -142,7 +147,7 @@ def error_call(node: Node, helper: str, elements: int, dtype: str = "int8", *num
     def body(y: Buffer, given: Sequence[Buffer]) -> Stmt:
         peak, p_out, p_in, g, multiplier, shift, w, *others = given
         buffers = (y, *scratch, peak, g, w, multiplier, shift, *(others or [g]))
-        shape = layer_shape(node, result(node, "error").shape, operand(node, "g").shape)
+        shape = layer_shape(node, result(node, "error").shape, operand(node, "g").shape, together)
         call = called(
             helper, *map(first, buffers), p_in[(0,)] - p_out[(0,)], shape, kept_of(attrs.mask), *map(i32, numbers)
         )
