@@ -36,8 +36,10 @@ from tinytrain_compile.lower.kernels.int8.helium.product import (
     kept_lanes,
     patch_product,
 )
+from tinytrain_compile.lower.kernels.int8.helium.taps import gathered_depthwise
 from tinytrain_compile.lower.kernels.int8.helium.windows import band_depthwise, band_gradient, image_of
 from tinytrain_compile.lower.kernels.int8.operands import Keep, end_numbers, kept_here, mask_operand
+from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
 from tinytrain_compile.ops.int8.conv_form import (
     backward_depthwise,
@@ -123,6 +125,8 @@ def _on_rows(node: Node, tiles: DepthwiseTiles, step: int) -> bool:
 def vector_depthwise(node: Node, context: KernelContext, block: RowBlock | None = None) -> KernelSpec | None:
     """Compute depthwise: four pixels of a row of a channel at a time."""
     attrs = attrs_of(node, QConvAttrs)
+    if block is None and (made := gathered_depthwise(node, op_def(node.op).scratch(node))) is not None:
+        return made
     if (bands := band_depthwise(node, block)) is not None:
         return bands
     if not _on_rows(node, forward_depthwise(node), attrs.conv.strides[1]):

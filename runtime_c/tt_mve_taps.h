@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
+/* Dilated depthwise convolutions on vectors (Helium) whose interleaved maps would be small (tt_mve_windows.h). Where there
+ * are no vectors, plain C gives the same bits.
+ *
+ * The image of one channel is copied to scratch with its border, row by row. Rows that a window reads together are
+ * neighbours there: with taps two rows apart, first all even rows, then all odd ones. So all taps are within 256 bytes, and
+ * a gather loads sixteen of them from the first one's address. These addresses are listed once, for all channels.
+ */
+#ifndef TT_MVE_TAPS_H
+#define TT_MVE_TAPS_H
+
+#include "tt_mve_windows.h"
+
+/* Rows and columns of the output; strip: its rows whose inputs are in scratch together, the last of which may be computed
+ * again. rows: of the image and its border for a strip; before, pitch: elements of the border before a row, which also ends
+ * the row before it, and from row to row; size: of all. vectors: of taps, 16 each. listed: rows of the list of windows. Those
+ * after a strip are there if the list has a window for each element of all rows, which then tells where elements are. */
+typedef struct tt_copied {
+    int32_t high, wide, strip, rows, before, pitch, size, vectors, listed;
+} tt_copied;
+
+static inline TT_ALWAYS tt_copied tt_copied_of(int32_t high, int32_t wide, int32_t strip, int32_t rows, int32_t before,
+    int32_t pitch, int32_t size, int32_t vectors, int32_t listed)
+{
+    return (tt_copied){high, wide, strip, rows, before, pitch, size, vectors, listed};
+}
+
+/* ---- the list, and the copy -------------------------------------------------------------------------------------- */
+
+/* to[i] = first + i * step for i < n, n > 0. */
+static inline TT_ALWAYS void tt_list_run16(uint16_t *to, int32_t first, int32_t step, int32_t n)
+{
+#if TT_HAS_MVE
+    int32_t lane = 0;
+    __asm__ volatile("dlstp.16 lr, %[n]\n"
+                     "1:\n\t"
+                     "vidup.u16 q0, %[lane], #1\n\t"
+                     "vmul.i16 q0, q0, %[step]\n\t"
+                     "vadd.i16 q0, q0, %[first]\n\t"
+                     "vstrh.16 q0, [%[to]], #16\n\t"
+                     "letp lr, 1b"
+        : [to] "+r"(to), [lane] "+Te"(lane)
+        : [n] "r"(n), [first] "r"(first), [step] "r"(step)
+        : "lr", "q0", "memory");
+#else
+    for (int32_t i = 0; i < n; i++) {
+        to[i] = (uint16_t)(first + i * step);
+    }
+#endif
+}
+
+/* to[places[i]] = from[i * pitch] for i < n, n > 0; pitch < 2^12. */
+static inline TT_ALWAYS void tt_place8(int8_t *to, const uint16_t *places, const int8_t *from, int32_t pitch, int32_t n)
+{
+#if TT_HAS_MVE
+    const uint16x8_t from_places = vmulq_n_u16(vidupq_n_u16(0u, 1), (uint16_t)pitch);
+    __asm__ volatile("dlstp.16 lr, %[n]\n"
+                     "1:\n\t"
+                     "vldrb.u16 q0, [%[from], %q[from_places]]\n\t"
+                     "add %[from], %[step]\n\t"
+                     "vldrh.u16 q1, [%[places]], #16\n\t"
+                     "vstrb.16 q0, [%[to], q1]\n\t"
+                     "letp lr, 1b"
+        : [from] "+r"(from), [places] "+r"(places)
+        : [n] "r"(n), [to] "r"(to), [step] "r"(8 * pitch), [from_places] "w"(from_places)
+        : "lr", "q0", "q1", "memory");
+#else
+    for (int32_t i = 0; i < n; i++) {
+        to[places[i]] = from[i * pitch];
+    }
+#endif
+}
+
+/* Where in the copy a row of the image and its border begins: rows that are `apart` are neighbours. */
+static inline TT_ALWAYS int32_t tt_copied_row(int32_t row, int32_t apart, tt_copied cut)
+{
+    const int32_t map = row % apart, rest = cut.rows % apart;
+    return (map * (cut.rows / apart) + (map < rest ? map : rest) + row / apart) * cut.pitch;
+}
+
+/* Copies the rows of a strip, of which the first is row `first` of the image. Border columns are there from the start, and
+ * border rows if all strips have the same. */
+static inline TT_ALWAYS void tt_copy_rows8(int8_t *copy, const int8_t *x, int32_t first, const uint16_t *list, tt_image image,
+    int32_t apart, tt_copied cut)
+{
+    const int32_t low = first < 0 ? -first : 0, line = image.width * image.channels;
+    const int32_t high = image.height - first < cut.rows ? image.height - first : cut.rows;
+    const bool listed = cut.listed > cut.strip;
+    if (listed && high > low) {
+        const int8_t *const from = x + (first + low) * line;
+        tt_place8(copy + cut.before, list + low * image.width, from, image.channels, (high - low) * image.width);
+    }
+    for (int32_t row = 0; (!listed || cut.strip < cut.high) && row < cut.rows; row++) {
+        int8_t *const to = copy + tt_copied_row(row, apart, cut) + cut.before;
+        if (row < low || row >= high) {
+            memset(to, image.border, (size_t)image.width);
+        } else if (!listed) {
+            tt_gather8(to, x + (first + row) * line, image.channels, image.width);
+        }
+    }
+}
+
+/* ---- sums -------------------------------------------------------------------------------------------------------- */
+
+/* Sixteen taps: where they are, from the first one on, and their weights. */
+typedef struct tt_taps16 {
+#if TT_HAS_MVE
+    uint8x16_t places;
+    int8x16_t weights;
+#else
+    uint8_t places[16];
+    int8_t weights[16];
+#endif
+} tt_taps16;
+
+#define TT_MOST_TAPS16 4
+
+/* n > 0 taps; those after 16 are of the next ones, those after the last one have no weight. */
+static inline TT_ALWAYS tt_taps16 tt_taps16_of(const uint8_t *places, const int8_t *w, int32_t n)
+{
+    tt_taps16 taps;
+#if TT_HAS_MVE
+    taps.places = vldrbq_u8(places);
+    taps.weights = vldrbq_z_s8(w, vctp8q((uint32_t)n));
+#else
+    for (int32_t i = 0; i < 16; i++) {
+        taps.places[i] = places[i];
+        taps.weights[i] = (int8_t)(i < n ? w[i] : 0);
+    }
+#endif
+    return taps;
+}
+
+/* sum + their weights. */
+static inline TT_ALWAYS int32_t tt_taps16_weight(int32_t sum, tt_taps16 taps)
+{
+#if TT_HAS_MVE
+    return vaddvaq_s8(sum, taps.weights);
+#else
+    for (int32_t i = 0; i < 16; i++) {
+        sum += taps.weights[i];
+    }
+    return sum;
+#endif
+}
+
+#if TT_HAS_MVE
+/* sum (+)= what sixteen taps read times their weights: GCC 12 copies the address for the intrinsic. */
+#define TT_TAPS16(with, constraint)                                                                                    \
+    __asm__ volatile("vldrb.u8 %q[read], [%[at], %q[places]]\n\t" with " %[sum], %q[read], %q[weights]"                \
+        : [sum] constraint(sum), [read] "=&w"(read)                                                                    \
+        : [at] "r"(at), [places] "w"(taps[v].places), [weights] "w"(taps[v].weights)                                   \
+        : "memory")
+#endif
+
+/* The sum of a window, whose first tap is at `at`. */
+static inline TT_ALWAYS int32_t tt_taps16_sum(const int8_t *at, const tt_taps16 *taps, int32_t vectors)
+{
+    int32_t sum = 0;
+#if TT_HAS_MVE
+    int8x16_t read;
+#pragma GCC unroll 4
+    for (int32_t v = 0; v < vectors; v++) {
+        if (v == 0) {
+            TT_TAPS16("vmladav.s8", "=&Te");
+        } else {
+            TT_TAPS16("vmladava.s8", "+Te");
+        }
+    }
+#else
+    for (int32_t i = 0; i < 16 * vectors; i++) {
+        sum += at[taps[i / 16].places[i % 16]] * taps[i / 16].weights[i % 16];
+    }
+#endif
+    return sum;
+}
+
+/* Sums of the windows that are listed in list[0], list[1], list[2] and list[3]. */
+static inline TT_ALWAYS tt_i32x4 tt_taps16_x4(const int8_t *copy, const uint16_t *list, const tt_taps16 *taps, int32_t vectors)
+{
+#if TT_HAS_MVE
+    uint32_t first, last; /* two places each, which are one instruction to load and one each to add */
+    memcpy(&first, list, 4);
+    memcpy(&last, list + 2, 4);
+    const int32_t sum_0 = tt_taps16_sum(copy + (first & 0xffffu), taps, vectors);
+    const int32_t sum_1 = tt_taps16_sum(copy + (first >> 16), taps, vectors);
+    const int32_t sum_2 = tt_taps16_sum(copy + (last & 0xffffu), taps, vectors);
+    return tt_lanes(sum_0, sum_1, sum_2, tt_taps16_sum(copy + (last >> 16), taps, vectors));
+#else
+    int32_t sums[4];
+    for (int32_t i = 0; i < 4; i++) {
+        sums[i] = tt_taps16_sum(copy + list[i], taps, vectors);
+    }
+    return tt_lanes(sums[0], sums[1], sums[2], sums[3]);
+#endif
+}
+
+/* The sums of a window's taps need `correction`, and end as `ends` says. */
+typedef struct tt_gathered_ends {
+    int32_t correction;
+    tt_i32x4 bias, factor, by;
+} tt_gathered_ends;
+
+/* Four outputs at a time, n > 0; pixels: how many of four are stored, a constant. */
+static inline TT_ALWAYS void tt_gathered8(int8_t *to, const int8_t *copy, const uint16_t *list, int32_t n, int32_t pixels,
+    const tt_taps16 *taps, int32_t channels, tt_copied cut, tt_gathered_ends ends, bool corrected, tt_end8 end)
+{
+    do {
+        const tt_i32x4 sums = tt_taps16_x4(copy, list, taps, cut.vectors);
+        const tt_i32x4 sum = corrected ? tt_plus_x4(sums, ends.correction) : sums;
+        tt_scatter8_few(to, channels, tt_ended8_x4(sum, ends.bias, ends.factor, ends.by, end), pixels);
+        to += 4 * channels;
+        list += 4;
+    } while (--n > 0);
+}
+
+/* A depthwise QConv with dilated windows. scratch: places of taps, the list, the copy; window: of the kernel, and the
+ * strides; down, right: distances of taps. */
+static inline TT_ALWAYS void tt_depthwise8_gathered(int8_t *y, int8_t *scratch, const int8_t *x, const int8_t *w,
+    const int32_t *bias, const int32_t *multiplier, const int8_t *shift, tt_image image, tt_taps window, int32_t down,
+    int32_t right, tt_copied cut, tt_end8 end)
+{
+    const int32_t area = window.rows * window.columns, n = image.channels, line = cut.wide * n;
+    const int32_t pixels = cut.strip * cut.wide;
+    uint8_t *const places = (uint8_t *)scratch;
+    uint16_t *const list = (uint16_t *)(void *)(scratch + 16 * cut.vectors);
+    int8_t *const copy = (int8_t *)(list + (cut.listed * cut.wide + 3) / 4 * 4);
+    tt_taps16 taps[TT_MOST_TAPS16];
+    memset(places, 0, (size_t)(16 * cut.vectors));
+    memset(copy, image.border, (size_t)cut.size);
+    for (int32_t i = 0; i < area; i++) {
+        places[i] = (uint8_t)(i / window.columns * cut.pitch + i % window.columns * right);
+    }
+    for (int32_t row = 0; row < cut.listed; row++) {
+        tt_list_run16(list + row * cut.wide, tt_copied_row(row * window.down, down, cut), window.right, cut.wide);
+    }
+    for (int32_t turn = 0; turn < image.count * n; turn++) {
+        const int32_t c = image.count == 1 ? turn : turn % n, map = image.count == 1 ? 0 : turn / n;
+        int32_t sum = 0;
+#pragma GCC unroll 4
+        for (int32_t v = 0; v < cut.vectors; v++) {
+            taps[v] = tt_taps16_of(places + 16 * v, w + c * area + 16 * v, area - 16 * v);
+            sum = tt_taps16_weight(sum, taps[v]);
+        }
+        const tt_gathered_ends ends = {
+            -image.border * sum, tt_all(bias[c]), tt_all(multiplier[c]), tt_all(tt_clamp(shift[c], -31, 31))};
+        const int8_t *const own = x + map * image.height * image.width * n + c;
+        for (int32_t i = 0; i < cut.high; i += cut.strip) {
+            const int32_t first = i + cut.strip <= cut.high ? i : cut.high - cut.strip;
+            tt_copy_rows8(copy, own, first * window.down - image.top, list, image, down, cut);
+            int8_t *const to = y + (map * cut.high + first) * line + c;
+            for (int32_t done = 0; done < pixels; done = pixels % 4 == 0 || pixels < 4 || done > 0 ? pixels : pixels - 4) {
+                tt_gathered8(to + done * n, copy + cut.before - image.left, list + done, done > 0 || pixels < 4 ? 1 : pixels / 4,
+                    pixels, taps, n, cut, ends, image.border != 0, end);
+            }
+        }
+    }
+}
+
+#endif
