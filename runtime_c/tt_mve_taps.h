@@ -13,8 +13,8 @@
 
 /* Rows and columns of the output; strip: its rows whose inputs are in scratch together, the last of which may be computed
  * again. rows: of the image and its border for a strip; before, pitch: elements of the border before a row, which also ends
- * the row before it, and from row to row; size: of all. vectors: of taps, 16 each. listed: rows of the list of windows. Those
- * after a strip are there if the list has a window for each element of all rows, which then tells where elements are. */
+ * the row before it, and from row to row; size: of all. vectors: of taps, 16 each. listed: rows of the list of windows. If
+ * these are more than a strip's, the list has a window for each element of the image's rows, and tells where these are. */
 typedef struct tt_copied {
     int32_t high, wide, strip, rows, before, pitch, size, vectors, listed;
 } tt_copied;
@@ -78,25 +78,35 @@ static inline TT_ALWAYS int32_t tt_copied_row(int32_t row, int32_t apart, tt_cop
     return (map * (cut.rows / apart) + (map < rest ? map : rest) + row / apart) * cut.pitch;
 }
 
+/* Fills rows `from` to `to` of a strip with border. */
+static inline TT_ALWAYS void tt_clear_copied(
+    int8_t *copy, int32_t from, int32_t to, tt_image image, int32_t apart, tt_copied cut)
+{
+    for (int32_t row = from; row < to; row++) {
+        memset(copy + tt_copied_row(row, apart, cut) + cut.before, image.border, (size_t)image.width);
+    }
+}
+
 /* Copies the rows of a strip, of which the first is row `first` of the image. Border columns are there from the start, and
- * border rows if all strips have the same. */
+ * border rows if there is one strip. */
 static inline TT_ALWAYS void tt_copy_rows8(int8_t *copy, const int8_t *x, int32_t first, const uint16_t *list, tt_image image,
     int32_t apart, tt_copied cut)
 {
     const int32_t low = first < 0 ? -first : 0, line = image.width * image.channels;
-    const int32_t high = image.height - first < cut.rows ? image.height - first : cut.rows;
-    const bool listed = cut.listed > cut.strip;
-    if (listed && high > low) {
-        const int8_t *const from = x + (first + low) * line;
-        tt_place8(copy + cut.before, list + low * image.width, from, image.channels, (high - low) * image.width);
+    const int32_t high = tt_clamp(image.height - first, low, cut.rows);
+    const int8_t *from = x + (first + low) * line;
+    if (cut.strip < cut.high) {
+        tt_clear_copied(copy, 0, low < cut.rows ? low : cut.rows, image, apart, cut);
+        tt_clear_copied(copy, high, cut.rows, image, apart, cut);
     }
-    for (int32_t row = 0; (!listed || cut.strip < cut.high) && row < cut.rows; row++) {
-        int8_t *const to = copy + tt_copied_row(row, apart, cut) + cut.before;
-        if (row < low || row >= high) {
-            memset(to, image.border, (size_t)image.width);
-        } else if (!listed) {
-            tt_gather8(to, x + (first + row) * line, image.channels, image.width);
+    if (cut.listed > cut.strip) {
+        if (high > low) {
+            tt_place8(copy + cut.before, list + low * image.width, from, image.channels, (high - low) * image.width);
         }
+        return;
+    }
+    for (int32_t row = low; row < high; row++, from += line) {
+        tt_gather8(copy + tt_copied_row(row, apart, cut) + cut.before, from, image.channels, image.width);
     }
 }
 
@@ -153,14 +163,14 @@ static inline TT_ALWAYS int32_t tt_taps16_weight(int32_t sum, tt_taps16 taps)
         : "memory")
 #endif
 
-/* The sum of a window, whose first tap is at `at`. */
-static inline TT_ALWAYS int32_t tt_taps16_sum(const int8_t *at, const tt_taps16 *taps, int32_t vectors)
+/* The sum of a window's taps: of 16 from 16 * first on, up to `vectors` of them, a constant. */
+static inline TT_ALWAYS int32_t tt_taps16_sum(
+    int32_t sum, const int8_t *at, const tt_taps16 *taps, int32_t first, int32_t vectors)
 {
-    int32_t sum = 0;
 #if TT_HAS_MVE
     int8x16_t read;
 #pragma GCC unroll 4
-    for (int32_t v = 0; v < vectors; v++) {
+    for (int32_t v = first; v < vectors; v++) {
         if (v == 0) {
             TT_TAPS16("vmladav.s8", "=&Te");
         } else {
@@ -168,31 +178,32 @@ static inline TT_ALWAYS int32_t tt_taps16_sum(const int8_t *at, const tt_taps16 
         }
     }
 #else
-    for (int32_t i = 0; i < 16 * vectors; i++) {
+    for (int32_t i = 16 * first; i < 16 * vectors; i++) {
         sum += at[taps[i / 16].places[i % 16]] * taps[i / 16].weights[i % 16];
     }
 #endif
     return sum;
 }
 
+/* Taps of so many vectors stay in registers. */
+#define TT_KEPT_TAPS16 2
+
 /* Sums of the windows that are listed in list[0], list[1], list[2] and list[3]. */
 static inline TT_ALWAYS tt_i32x4 tt_taps16_x4(const int8_t *copy, const uint16_t *list, const tt_taps16 *taps, int32_t vectors)
 {
-#if TT_HAS_MVE
-    uint32_t first, last; /* two places each, which are one instruction to load and one each to add */
-    memcpy(&first, list, 4);
+    uint32_t pair, last; /* two places each, which are one instruction to load and one each to add */
+    memcpy(&pair, list, 4);
     memcpy(&last, list + 2, 4);
-    const int32_t sum_0 = tt_taps16_sum(copy + (first & 0xffffu), taps, vectors);
-    const int32_t sum_1 = tt_taps16_sum(copy + (first >> 16), taps, vectors);
-    const int32_t sum_2 = tt_taps16_sum(copy + (last & 0xffffu), taps, vectors);
-    return tt_lanes(sum_0, sum_1, sum_2, tt_taps16_sum(copy + (last >> 16), taps, vectors));
-#else
-    int32_t sums[4];
-    for (int32_t i = 0; i < 4; i++) {
-        sums[i] = tt_taps16_sum(copy + list[i], taps, vectors);
+    const int32_t together = vectors <= TT_KEPT_TAPS16 ? vectors : 1; /* of a window after the other */
+    int32_t sum_0 = 0, sum_1 = 0, sum_2 = 0, sum_3 = 0;
+#pragma GCC unroll 4
+    for (int32_t v = 0; v < vectors; v += together) {
+        sum_0 = tt_taps16_sum(sum_0, copy + (pair & 0xffffu), taps, v, v + together);
+        sum_1 = tt_taps16_sum(sum_1, copy + (pair >> 16), taps, v, v + together);
+        sum_2 = tt_taps16_sum(sum_2, copy + (last & 0xffffu), taps, v, v + together);
+        sum_3 = tt_taps16_sum(sum_3, copy + (last >> 16), taps, v, v + together);
     }
-    return tt_lanes(sums[0], sums[1], sums[2], sums[3]);
-#endif
+    return tt_lanes(sum_0, sum_1, sum_2, sum_3);
 }
 
 /* The sums of a window's taps need `correction`, and end as `ends` says. */

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm import tirx
 from tvm.tirx import Buffer, Stmt
@@ -13,14 +13,24 @@ from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.intrinsics.lanes import LARGEST_PITCH
 from tinytrain_compile.lower.kernels.base import KernelSpec, called, first, i32, plain, struct, tensors, written
 from tinytrain_compile.lower.kernels.int8.helium.odd import end_of
+from tinytrain_compile.lower.kernels.int8.helium.windows import cost_in_bands
 from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.int8.conv_form import geometry, is_spread
 from tinytrain_compile.ops.names import attrs_of, operand, result
 
 LANES = 16
 """Taps of a gather."""
-MOST_VECTORS, LARGEST_PLACE = 4, 255
-"""TT_MOST_TAPS16 of tt_mve_taps.h; places of taps are bytes."""
+MOST_VECTORS, LARGEST_PLACE, LARGEST_LISTED = 4, 255, 65535
+"""TT_MOST_TAPS16 of tt_mve_taps.h; places of taps are bytes, those of windows 16 bits."""
+
+
+_CHANNEL, _VECTOR, _FOUR, _WINDOWS = 70, 10, 16, 13.3
+"""Instructions of a channel, of each vector of its taps, of the ends of four outputs, and of four windows of 16 taps."""
+_EIGHT, _ROW, _EIGHT_OF_ROW, _LIST_ROW = 5, 30, 4, 20
+"""Instructions of eight elements that are copied by the list; of a row that is not, and of eight of its elements; of a row
+of the list. All were fitted to 75 layers."""
+_LITTLE = 1.1
+"""Bands stay if dilation costs them at most this much: a gather is one instruction, but its bytes are read one by one."""
 
 
 @dataclass(frozen=True)
@@ -45,35 +55,63 @@ class Copied:
     @property
     def numbers(self) -> tuple[int, ...]:
         """Numbers of the struct."""
-        return (self.high, self.wide, self.strip, self.rows, self.before, self.pitch, self.size, self.vectors, self.listed)
+        rows = (self.high, self.wide, self.strip, self.rows)
+        return (*rows, self.before, self.pitch, self.size, self.vectors, self.listed)
+
+    def cost(self, width: int, channels: int) -> float:
+        """Estimate the instructions of a channel, whose image has rows of `width` elements."""
+        strips, eights = -(-self.high // self.strip), -(-width // 8)
+        copied = self.rows * (_ROW + _EIGHT_OF_ROW * eights)
+        if self.listed > self.strip:
+            copied = _EIGHT * -(-self.rows * width // 8) + (_ROW * self.rows if strips > 1 else 0)
+        fours = -(-self.strip * self.wide // 4) * (_FOUR + _WINDOWS * self.vectors)
+        once = self.listed * (_LIST_ROW + _EIGHT * eights)
+        return _CHANNEL + _VECTOR * self.vectors + strips * (copied + fours) + once / channels
 
 
-def copied(node: Node, room: int) -> Copied | None:
-    """Copy as many rows of the image together as `room` bytes hold; None if its taps are too many or too far apart."""
-    conv, (_, _, width, _), (_, high, wide, _) = geometry(node), operand(node, "x").shape, result(node, "y").shape
+def gathered_windows(node: Node, room: int) -> tuple[float, Copied] | None:
+    """Return the cheapest copy in `room` bytes, and its cost; None if a layer's taps are too many or too far apart."""
+    conv, (count, height, width, channels), (_, high, wide, _) = (
+        geometry(node),
+        operand(node, "x").shape,
+        result(node, "y").shape,
+    )
     reach, left = (conv.kernel[1] - 1) * conv.dilations[1], conv.pads[1]
     behind = max(0, (wide - 1) * conv.strides[1] + reach - left - (width - 1))
     before = max(left, behind)
     pitch, vectors = before + width, -(-math.prod(conv.kernel) // LANES)
     if vectors > MOST_VECTORS or (conv.kernel[0] - 1) * pitch + reach > LARGEST_PLACE:
         return None
-    for strips in range(1, high + 1):
-        strip = -(-high // strips)
+    ways: list[tuple[float, Copied]] = []
+    for strip in {-(-high // strips) for strips in range(1, high + 1)}:
         rows = (strip - 1) * conv.strides[0] + (conv.kernel[0] - 1) * conv.dilations[0] + 1
-        for listed in (rows, strip) if wide == width and conv.strides == (1, 1) else (strip,):
+        filled = min(rows, conv.pads[0] + height)  # after which there is border only
+        for listed in {max(filled, strip + 1), strip} if wide == width and conv.strides == (1, 1) else {strip}:
             cut = Copied(high, wide, strip, rows, before, pitch, rows * pitch + behind, vectors, listed)
-            if cut.scratch_bytes <= room:
-                return cut
-    return None
+            if cut.scratch_bytes <= room and cut.size <= LARGEST_LISTED:
+                ways.append((cut.cost(width, count * channels), cut))
+    return min(ways, key=lambda way: (way[0], way[1].scratch_bytes), default=None)
+
+
+def _pays(node: Node, cost: float) -> bool:
+    """Tell whether gathers are worth it: bands would take more, and more than without dilation."""
+    bands = cost_in_bands(node)
+    if bands is None:
+        return True
+    attrs = attrs_of(node, QConvAttrs)
+    plain = cost_in_bands(replace(node, attrs=replace(attrs, conv=replace(attrs.conv, dilations=(1, 1)))))
+    return cost < bands and (plain is None or bands > _LITTLE * plain)
 
 
 def gathered_depthwise(node: Node, room: int) -> KernelSpec | None:
-    """Compute a dilated depthwise QConv; None for others."""
+    """Compute a dilated depthwise QConv in `room` bytes of scratch; None for others, and if bands are as good."""
     attrs, image = attrs_of(node, QConvAttrs), operand(node, "x").shape
     conv = attrs.conv
-    cut = copied(node, room) if is_spread(node) and conv.split is None and image[3] < LARGEST_PITCH else None
-    if cut is None:
+    suits = is_spread(node) and conv.split is None and image[3] < LARGEST_PITCH
+    found = gathered_windows(node, room) if suits else None
+    if found is None or not _pays(node, found[0]):
         return None
+    cut = found[1]
     inputs = tensors(node, "x", "w", "bias", "multiplier", "shift")
     scratch = tirx.decl_buffer((cut.scratch_bytes,), "int8", "copy")
     down = conv.dilations[0] if conv.kernel[0] > 1 else 1

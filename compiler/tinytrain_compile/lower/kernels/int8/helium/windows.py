@@ -217,9 +217,18 @@ def _cut_maps(node: Node, tiles: DepthwiseTiles, anywhere: bool = False) -> Maps
 
     None if bands do not suit it. The maps may differ by a row or a column. anywhere: rows of the image lie anywhere.
     """
+    return min(_ways(node, tiles, anywhere), key=lambda way: way[0], default=(0, None))[1]
+
+
+def _ways(node: Node, tiles: DepthwiseTiles, anywhere: bool) -> list[tuple[float, Maps]]:
     steps = [sorted({1, *pair}) for pair in zip(geometry(node).dilations, shared_steps(node), strict=True)]
     ways = [_cut_by(node, tiles, (rows, columns), anywhere) for rows in steps[0] for columns in steps[1]]
-    return min((way for way in ways if way), key=lambda way: way[0], default=(0, None))[1]
+    return [way for way in ways if way]
+
+
+def cost_in_bands(node: Node) -> float | None:
+    """Estimate the instructions of a channel of a depthwise QConv, None if bands do not suit it."""
+    return min((cost for cost, _ in _ways(node, forward_depthwise(node), False)), default=None)
 
 
 def _cut_by(node: Node, tiles: DepthwiseTiles, spread: tuple[int, int], anywhere: bool) -> tuple[float, Maps] | None:
