@@ -134,21 +134,6 @@ static inline TT_ALWAYS void tt_copy_few8(int8_t *to, const int8_t *from, int32_
     tt_copy8(to, from, n);
 }
 
-/* to[i] = value for i < n, n > 0. */
-static inline TT_ALWAYS void tt_fill8(int8_t *to, int32_t value, int32_t n)
-{
-#if TT_HAS_MVE
-    const int8x16_t all = vdupq_n_s8((int8_t)value);
-    __asm__ volatile("dlstp.8 lr, %[n]\n"
-                     "1:\n\tvstrb.8 %q[all], [%[to]], #16\n\tletp lr, 1b"
-        : [to] "+r"(to)
-        : [n] "r"(n), [all] "w"(all)
-        : "lr", "memory");
-#else
-    memset(to, value, (size_t)n);
-#endif
-}
-
 /* The window of a pixel, its columns one by one. x: the image; row, column: of its first tap. */
 static inline TT_ALWAYS void tt_dilated8(int8_t *to, const int8_t *x, int32_t row, int32_t column, tt_conv_shape of)
 {

@@ -210,6 +210,21 @@ static inline TT_ALWAYS void tt_copy8(int8_t *to, const int8_t *from, int32_t n)
 #endif
 }
 
+/* to[i] = value for i < n, n > 0. */
+static inline TT_ALWAYS void tt_fill8(int8_t *to, int32_t value, int32_t n)
+{
+#if TT_HAS_MVE
+    const int8x16_t all = vdupq_n_s8((int8_t)value);
+    __asm__ volatile("dlstp.8 lr, %[n]\n"
+                     "1:\n\tvstrb.8 %q[all], [%[to]], #16\n\tletp lr, 1b"
+        : [to] "+r"(to)
+        : [n] "r"(n), [all] "w"(all)
+        : "lr", "memory");
+#else
+    memset(to, value, (size_t)n);
+#endif
+}
+
 /* to[i] = from[i * pitch] for i < n, n > 0; pitch < 2^12. (A store that narrows takes a low register.) */
 static inline TT_ALWAYS void tt_gather8(int8_t *to, const int8_t *from, int32_t pitch, int32_t n)
 {

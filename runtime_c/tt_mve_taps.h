@@ -14,7 +14,8 @@
 /* Rows and columns of the output; strip: its rows whose inputs are in scratch together, the last of which may be computed
  * again. rows: of the image and its border for a strip; before, pitch: elements of the border before a row, which also ends
  * the row before it, and from row to row; size: of all. vectors: of taps, 16 each. listed: rows of the list of windows. If
- * these are more than a strip's, the list has a window for each element of the image's rows, and tells where these are. */
+ * these are more than a strip's, the list has a window for each element of the image's rows, and tells where these are. None
+ * if a map has one row. */
 typedef struct tt_copied {
     int32_t high, wide, strip, rows, before, pitch, size, vectors, listed;
 } tt_copied;
@@ -39,7 +40,7 @@ static inline TT_ALWAYS void tt_list_run16(uint16_t *to, int32_t first, int32_t 
                      "vadd.i16 q0, q0, %[first]\n\t"
                      "vstrh.16 q0, [%[to]], #16\n\t"
                      "letp lr, 1b"
-        : [to] "+r"(to), [lane] "+Te"(lane)
+        : [to] "+&r"(to), [lane] "+&Te"(lane) /* `first` may be 0 too, and is read after `lane` has moved on */
         : [n] "r"(n), [first] "r"(first), [step] "r"(step)
         : "lr", "q0", "memory");
 #else
@@ -61,7 +62,7 @@ static inline TT_ALWAYS void tt_place8(int8_t *to, const uint16_t *places, const
                      "vldrh.u16 q1, [%[places]], #16\n\t"
                      "vstrb.16 q0, [%[to], q1]\n\t"
                      "letp lr, 1b"
-        : [from] "+r"(from), [places] "+r"(places)
+        : [from] "+&r"(from), [places] "+&r"(places)
         : [n] "r"(n), [to] "r"(to), [step] "r"(8 * pitch), [from_places] "w"(from_places)
         : "lr", "q0", "q1", "memory");
 #else
@@ -83,7 +84,7 @@ static inline TT_ALWAYS void tt_clear_copied(
     int8_t *copy, int32_t from, int32_t to, tt_image image, int32_t apart, tt_copied cut)
 {
     for (int32_t row = from; row < to; row++) {
-        memset(copy + tt_copied_row(row, apart, cut) + cut.before, image.border, (size_t)image.width);
+        tt_fill8(copy + tt_copied_row(row, apart, cut) + cut.before, image.border, image.width);
     }
 }
 
@@ -188,20 +189,18 @@ static inline TT_ALWAYS int32_t tt_taps16_sum(
 /* Taps of so many vectors stay in registers. */
 #define TT_KEPT_TAPS16 2
 
-/* Sums of the windows that are listed in list[0], list[1], list[2] and list[3]. */
-static inline TT_ALWAYS tt_i32x4 tt_taps16_x4(const int8_t *copy, const uint16_t *list, const tt_taps16 *taps, int32_t vectors)
+/* Sums of the windows whose first taps are at four addresses. */
+static inline TT_ALWAYS tt_i32x4 tt_taps16_x4(const int8_t *at_0, const int8_t *at_1, const int8_t *at_2, const int8_t *at_3,
+    const tt_taps16 *taps, int32_t vectors)
 {
-    uint32_t pair, last; /* two places each, which are one instruction to load and one each to add */
-    memcpy(&pair, list, 4);
-    memcpy(&last, list + 2, 4);
     const int32_t together = vectors <= TT_KEPT_TAPS16 ? vectors : 1; /* of a window after the other */
     int32_t sum_0 = 0, sum_1 = 0, sum_2 = 0, sum_3 = 0;
 #pragma GCC unroll 4
     for (int32_t v = 0; v < vectors; v += together) {
-        sum_0 = tt_taps16_sum(sum_0, copy + (pair & 0xffffu), taps, v, v + together);
-        sum_1 = tt_taps16_sum(sum_1, copy + (pair >> 16), taps, v, v + together);
-        sum_2 = tt_taps16_sum(sum_2, copy + (last & 0xffffu), taps, v, v + together);
-        sum_3 = tt_taps16_sum(sum_3, copy + (last >> 16), taps, v, v + together);
+        sum_0 = tt_taps16_sum(sum_0, at_0, taps, v, v + together);
+        sum_1 = tt_taps16_sum(sum_1, at_1, taps, v, v + together);
+        sum_2 = tt_taps16_sum(sum_2, at_2, taps, v, v + together);
+        sum_3 = tt_taps16_sum(sum_3, at_3, taps, v, v + together);
     }
     return tt_lanes(sum_0, sum_1, sum_2, sum_3);
 }
@@ -212,16 +211,27 @@ typedef struct tt_gathered_ends {
     tt_i32x4 bias, factor, by;
 } tt_gathered_ends;
 
-/* Four outputs at a time, n > 0; pixels: how many of four are stored, a constant. */
-static inline TT_ALWAYS void tt_gathered8(int8_t *to, const int8_t *copy, const uint16_t *list, int32_t n, int32_t pixels,
-    const tt_taps16 *taps, int32_t channels, tt_copied cut, tt_gathered_ends ends, bool corrected, tt_end8 end)
+/* Four outputs at a time, n > 0, of windows that are in the list or, if there is none, `step` after each other. border: of
+ * the image; pixels: how many of four are stored, a constant. */
+static inline TT_ALWAYS void tt_gathered8(int8_t *to, const int8_t *copy, const uint16_t *list, int32_t step, int32_t n,
+    int32_t pixels, const tt_taps16 *taps, int32_t border, int32_t channels, tt_copied cut, tt_gathered_ends ends, tt_end8 end)
 {
     do {
-        const tt_i32x4 sums = tt_taps16_x4(copy, list, taps, cut.vectors);
-        const tt_i32x4 sum = corrected ? tt_plus_x4(sums, ends.correction) : sums;
+        tt_i32x4 sums;
+        if (cut.listed > 0) {
+            uint32_t first, last; /* two places each, which are one instruction to load and one each to add */
+            memcpy(&first, list, 4);
+            memcpy(&last, list + 2, 4);
+            sums = tt_taps16_x4(copy + (first & 0xffffu), copy + (first >> 16), copy + (last & 0xffffu), copy + (last >> 16),
+                taps, cut.vectors);
+            list += 4;
+        } else {
+            sums = tt_taps16_x4(copy, copy + step, copy + 2 * step, copy + 3 * step, taps, cut.vectors);
+            copy += 4 * step;
+        }
+        const tt_i32x4 sum = border == 0 ? sums : tt_plus_x4(sums, ends.correction);
         tt_scatter8_few(to, channels, tt_ended8_x4(sum, ends.bias, ends.factor, ends.by, end), pixels);
         to += 4 * channels;
-        list += 4;
     } while (--n > 0);
 }
 
@@ -232,13 +242,13 @@ static inline TT_ALWAYS void tt_depthwise8_gathered(int8_t *y, int8_t *scratch, 
     int32_t right, tt_copied cut, tt_end8 end)
 {
     const int32_t area = window.rows * window.columns, n = image.channels, line = cut.wide * n;
-    const int32_t pixels = cut.strip * cut.wide;
+    const int32_t pixels = cut.strip * cut.wide, step = cut.listed > 0 ? 0 : window.right;
     uint8_t *const places = (uint8_t *)scratch;
     uint16_t *const list = (uint16_t *)(void *)(scratch + 16 * cut.vectors);
     int8_t *const copy = (int8_t *)(list + (cut.listed * cut.wide + 3) / 4 * 4);
     tt_taps16 taps[TT_MOST_TAPS16];
     memset(places, 0, (size_t)(16 * cut.vectors));
-    memset(copy, image.border, (size_t)cut.size);
+    tt_fill8(copy, image.border, cut.size);
     for (int32_t i = 0; i < area; i++) {
         places[i] = (uint8_t)(i / window.columns * cut.pitch + i % window.columns * right);
     }
@@ -261,8 +271,9 @@ static inline TT_ALWAYS void tt_depthwise8_gathered(int8_t *y, int8_t *scratch, 
             tt_copy_rows8(copy, own, first * window.down - image.top, list, image, down, cut);
             int8_t *const to = y + (map * cut.high + first) * line + c;
             for (int32_t done = 0; done < pixels; done = pixels % 4 == 0 || pixels < 4 || done > 0 ? pixels : pixels - 4) {
-                tt_gathered8(to + done * n, copy + cut.before - image.left, list + done, done > 0 || pixels < 4 ? 1 : pixels / 4,
-                    pixels, taps, n, cut, ends, image.border != 0, end);
+                const int8_t *const at = copy + cut.before - image.left + done * step;
+                const int32_t fours = done > 0 || pixels < 4 ? 1 : pixels / 4;
+                tt_gathered8(to + done * n, at, list + done, step, fours, pixels, taps, image.border, n, cut, ends, end);
             }
         }
     }

@@ -24,13 +24,15 @@ MOST_VECTORS, LARGEST_PLACE, LARGEST_LISTED = 4, 255, 65535
 """TT_MOST_TAPS16 of tt_mve_taps.h; places of taps are bytes, those of windows 16 bits."""
 
 
-_CHANNEL, _VECTOR, _FOUR, _WINDOWS = 70, 10, 16, 13.3
-"""Instructions of a channel, of each vector of its taps, of the ends of four outputs, and of four windows of 16 taps."""
-_EIGHT, _ROW, _EIGHT_OF_ROW, _LIST_ROW = 5, 30, 4, 20
+_CALL, _CHANNEL, _VECTOR, _FOUR, _NEXT, _WINDOWS = 200, 70, 10, 11, 5, 13.3
+"""Instructions of a call, of a channel, of each vector of its taps; of the ends of four outputs, of reading their addresses
+from the list, and of four windows of 16 taps."""
+_EIGHT, _ROW, _EIGHT_OF_ROW, _BORDER_ROW, _LIST_ROW, _STRIP = 5, 25, 4, 30, 35, 80
 """Instructions of eight elements that are copied by the list; of a row that is not, and of eight of its elements; of a row
-of the list. All were fitted to 75 layers."""
-_LITTLE = 1.1
-"""Bands stay if dilation costs them at most this much: a gather is one instruction, but its bytes are read one by one."""
+of the border; of a row of the list; of a strip. All were fitted to 75 layers."""
+_LITTLE, _WORTH = 1.1, 0.95
+"""Bands stay if dilation costs them at most this much, or if gathers save less: a gather is one instruction, but a core may
+read its bytes one after the other."""
 
 
 @dataclass(frozen=True)
@@ -58,15 +60,19 @@ class Copied:
         rows = (self.high, self.wide, self.strip, self.rows)
         return (*rows, self.before, self.pitch, self.size, self.vectors, self.listed)
 
-    def cost(self, width: int, channels: int) -> float:
-        """Estimate the instructions of a channel, whose image has rows of `width` elements."""
+    def cost(self, image: tuple[int, int], top: int, stride: int, channels: int) -> float:
+        """Estimate the instructions of a channel. image: its rows and columns; top, stride: of the layer, in rows."""
+        height, width = image
         strips, eights = -(-self.high // self.strip), -(-width // 8)
-        copied = self.rows * (_ROW + _EIGHT_OF_ROW * eights)
+        begin = [min(i * self.strip, self.high - self.strip) * stride - top for i in range(strips)]
+        inside = sum(max(0, min(height, first + self.rows) - max(first, 0)) for first in begin)
+        copied = inside * (_ROW + _EIGHT_OF_ROW * eights)
         if self.listed > self.strip:
-            copied = _EIGHT * -(-self.rows * width // 8) + (_ROW * self.rows if strips > 1 else 0)
-        fours = -(-self.strip * self.wide // 4) * (_FOUR + _WINDOWS * self.vectors)
-        once = self.listed * (_LIST_ROW + _EIGHT * eights)
-        return _CHANNEL + _VECTOR * self.vectors + strips * (copied + fours) + once / channels
+            copied = _EIGHT * -(-inside * width // 8)
+        border = _BORDER_ROW * (strips * self.rows - inside) if strips > 1 else 0
+        fours = -(-self.strip * self.wide // 4) * (_FOUR + _NEXT * (self.listed > 0) + _WINDOWS * self.vectors)
+        once = _CALL + self.listed * (_LIST_ROW + _EIGHT * eights)
+        return _CHANNEL + _VECTOR * self.vectors + copied + border + strips * (_STRIP + fours) + once / channels
 
 
 def gathered_windows(node: Node, room: int) -> tuple[float, Copied] | None:
@@ -87,9 +93,10 @@ def gathered_windows(node: Node, room: int) -> tuple[float, Copied] | None:
         rows = (strip - 1) * conv.strides[0] + (conv.kernel[0] - 1) * conv.dilations[0] + 1
         filled = min(rows, conv.pads[0] + height)  # after which there is border only
         for listed in {max(filled, strip + 1), strip} if wide == width and conv.strides == (1, 1) else {strip}:
+            listed = listed if high > 1 else 0
             cut = Copied(high, wide, strip, rows, before, pitch, rows * pitch + behind, vectors, listed)
             if cut.scratch_bytes <= room and cut.size <= LARGEST_LISTED:
-                ways.append((cut.cost(width, count * channels), cut))
+                ways.append((cut.cost((height, width), conv.pads[0], conv.strides[0], count * channels), cut))
     return min(ways, key=lambda way: (way[0], way[1].scratch_bytes), default=None)
 
 
@@ -100,7 +107,7 @@ def _pays(node: Node, cost: float) -> bool:
         return True
     attrs = attrs_of(node, QConvAttrs)
     plain = cost_in_bands(replace(node, attrs=replace(attrs, conv=replace(attrs.conv, dilations=(1, 1)))))
-    return cost < bands and (plain is None or bands > _LITTLE * plain)
+    return cost < _WORTH * bands and (plain is None or bands > _LITTLE * plain)
 
 
 def gathered_depthwise(node: Node, room: int) -> KernelSpec | None:
