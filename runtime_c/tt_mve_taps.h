@@ -13,20 +13,29 @@
 
 /* Rows and columns of the output; strip: its rows whose inputs are in scratch together, the last of which may be computed
  * again. rows: of the image and its border for a strip; before, pitch: elements of the border before a row, which also ends
- * the row before it, and from row to row; size: of all. vectors: of taps, 16 each. listed: rows of the list of windows. If
- * these are more than a strip's, the list has a window for each element of the image's rows, and tells where these are. None
- * if a map has one row. */
+ * the row before it, and from row to row; size: of all. vectors: of taps, 16 each. */
 typedef struct tt_copied {
-    int32_t high, wide, strip, rows, before, pitch, size, vectors, listed;
+    int32_t high, wide, strip, rows, before, pitch, size, vectors;
 } tt_copied;
 
 static inline TT_ALWAYS tt_copied tt_copied_of(int32_t high, int32_t wide, int32_t strip, int32_t rows, int32_t before,
-    int32_t pitch, int32_t size, int32_t vectors, int32_t listed)
+    int32_t pitch, int32_t size, int32_t vectors)
 {
-    return (tt_copied){high, wide, strip, rows, before, pitch, size, vectors, listed};
+    return (tt_copied){high, wide, strip, rows, before, pitch, size, vectors};
 }
 
-/* ---- the list, and the copy -------------------------------------------------------------------------------------- */
+/* Lists of places in the copy. windows: rows of that of windows, 0 if the output has one row; elements: rows of that of the
+ * image's elements, 0 if there is none; first: where this begins, 0 if both are one list; size: of all. */
+typedef struct tt_listed {
+    int32_t windows, elements, first, size;
+} tt_listed;
+
+static inline TT_ALWAYS tt_listed tt_listed_of(int32_t windows, int32_t elements, int32_t first, int32_t size)
+{
+    return (tt_listed){windows, elements, first, size};
+}
+
+/* ---- the lists, and the copy ------------------------------------------------------------------------------------- */
 
 /* to[i] = first + i * step for i < n, n > 0. */
 static inline TT_ALWAYS void tt_list_run16(uint16_t *to, int32_t first, int32_t step, int32_t n)
@@ -79,6 +88,15 @@ static inline TT_ALWAYS int32_t tt_copied_row(int32_t row, int32_t apart, tt_cop
     return (map * (cut.rows / apart) + (map < rest ? map : rest) + row / apart) * cut.pitch;
 }
 
+/* Lists places in the copy: of `columns` from each of `n` rows, `down` rows and `right` columns apart. */
+static inline TT_ALWAYS void tt_list_rows16(
+    uint16_t *list, int32_t n, int32_t columns, int32_t down, int32_t right, int32_t apart, tt_copied cut)
+{
+    for (int32_t row = 0; row < n; row++) {
+        tt_list_run16(list + row * columns, tt_copied_row(row * down, apart, cut), right, columns);
+    }
+}
+
 /* Fills rows `from` to `to` of a strip with border. */
 static inline TT_ALWAYS void tt_clear_copied(
     int8_t *copy, int32_t from, int32_t to, tt_image image, int32_t apart, tt_copied cut)
@@ -89,9 +107,9 @@ static inline TT_ALWAYS void tt_clear_copied(
 }
 
 /* Copies the rows of a strip, of which the first is row `first` of the image. Border columns are there from the start, and
- * border rows if there is one strip. */
-static inline TT_ALWAYS void tt_copy_rows8(int8_t *copy, const int8_t *x, int32_t first, const uint16_t *list, tt_image image,
-    int32_t apart, tt_copied cut)
+ * border rows if there is one strip. elements: the list, if there is one. */
+static inline TT_ALWAYS void tt_copy_rows8(int8_t *copy, const int8_t *x, int32_t first, const uint16_t *elements,
+    tt_image image, int32_t apart, tt_copied cut, bool listed)
 {
     const int32_t low = first < 0 ? -first : 0, line = image.width * image.channels;
     const int32_t high = tt_clamp(image.height - first, low, cut.rows);
@@ -100,9 +118,9 @@ static inline TT_ALWAYS void tt_copy_rows8(int8_t *copy, const int8_t *x, int32_
         tt_clear_copied(copy, 0, low < cut.rows ? low : cut.rows, image, apart, cut);
         tt_clear_copied(copy, high, cut.rows, image, apart, cut);
     }
-    if (cut.listed > cut.strip) {
+    if (listed) {
         if (high > low) {
-            tt_place8(copy + cut.before, list + low * image.width, from, image.channels, (high - low) * image.width);
+            tt_place8(copy + cut.before, elements + low * image.width, from, image.channels, (high - low) * image.width);
         }
         return;
     }
@@ -211,22 +229,22 @@ typedef struct tt_gathered_ends {
     tt_i32x4 bias, factor, by;
 } tt_gathered_ends;
 
-/* Four outputs at a time, n > 0, of windows that are in the list or, if there is none, `step` after each other. border: of
+/* Four outputs at a time, n > 0, of windows that are in the list or, if step > 0, so much after each other. border: of
  * the image; pixels: how many of four are stored, a constant. */
 static inline TT_ALWAYS void tt_gathered8(int8_t *to, const int8_t *copy, const uint16_t *list, int32_t step, int32_t n,
-    int32_t pixels, const tt_taps16 *taps, int32_t border, int32_t channels, tt_copied cut, tt_gathered_ends ends, tt_end8 end)
+    int32_t pixels, const tt_taps16 *taps, int32_t vectors, int32_t border, int32_t channels, tt_gathered_ends ends, tt_end8 end)
 {
     do {
         tt_i32x4 sums;
-        if (cut.listed > 0) {
+        if (step == 0) {
             uint32_t first, last; /* two places each, which are one instruction to load and one each to add */
             memcpy(&first, list, 4);
             memcpy(&last, list + 2, 4);
             sums = tt_taps16_x4(copy + (first & 0xffffu), copy + (first >> 16), copy + (last & 0xffffu), copy + (last >> 16),
-                taps, cut.vectors);
+                taps, vectors);
             list += 4;
         } else {
-            sums = tt_taps16_x4(copy, copy + step, copy + 2 * step, copy + 3 * step, taps, cut.vectors);
+            sums = tt_taps16_x4(copy, copy + step, copy + 2 * step, copy + 3 * step, taps, vectors);
             copy += 4 * step;
         }
         const tt_i32x4 sum = border == 0 ? sums : tt_plus_x4(sums, ends.correction);
@@ -235,26 +253,36 @@ static inline TT_ALWAYS void tt_gathered8(int8_t *to, const int8_t *copy, const 
     } while (--n > 0);
 }
 
-/* A depthwise QConv with dilated windows. scratch: places of taps, the list, the copy; window: of the kernel, and the
+/* Fills the lists. step: of windows, in rows and columns. */
+static inline TT_ALWAYS void tt_fill_lists(uint16_t *list, int32_t width, tt_taps step, int32_t apart, tt_copied cut, tt_listed of)
+{
+    tt_list_rows16(list, of.windows, cut.wide, step.down, step.right, apart, cut);
+    if (of.first > 0) {
+        tt_list_rows16(list + of.first, of.elements, width, 1, 1, apart, cut);
+    }
+    for (int32_t i = cut.strip * cut.wide; of.windows > 0 && i < 4; i++) {
+        list[i] = list[0]; /* a sum that is not stored */
+    }
+}
+
+/* A depthwise QConv with dilated windows. scratch: places of taps, the lists, the copy; window: of the kernel, and the
  * strides; down, right: distances of taps. */
 static inline TT_ALWAYS void tt_depthwise8_gathered(int8_t *y, int8_t *scratch, const int8_t *x, const int8_t *w,
     const int32_t *bias, const int32_t *multiplier, const int8_t *shift, tt_image image, tt_taps window, int32_t down,
-    int32_t right, tt_copied cut, tt_end8 end)
+    int32_t right, tt_copied cut, tt_listed of, tt_end8 end)
 {
     const int32_t area = window.rows * window.columns, n = image.channels, line = cut.wide * n;
-    const int32_t pixels = cut.strip * cut.wide, step = cut.listed > 0 ? 0 : window.right;
+    const int32_t pixels = cut.strip * cut.wide, step = of.windows > 0 ? 0 : window.right;
     uint8_t *const places = (uint8_t *)scratch;
     uint16_t *const list = (uint16_t *)(void *)(scratch + 16 * cut.vectors);
-    int8_t *const copy = (int8_t *)(list + (cut.listed * cut.wide + 3) / 4 * 4);
+    int8_t *const copy = (int8_t *)(list + of.size);
     tt_taps16 taps[TT_MOST_TAPS16];
     memset(places, 0, (size_t)(16 * cut.vectors));
     tt_fill8(copy, image.border, cut.size);
     for (int32_t i = 0; i < area; i++) {
         places[i] = (uint8_t)(i / window.columns * cut.pitch + i % window.columns * right);
     }
-    for (int32_t row = 0; row < cut.listed; row++) {
-        tt_list_run16(list + row * cut.wide, tt_copied_row(row * window.down, down, cut), window.right, cut.wide);
-    }
+    tt_fill_lists(list, image.width, window, down, cut, of);
     for (int32_t turn = 0; turn < image.count * n; turn++) {
         const int32_t c = image.count == 1 ? turn : turn % n, map = image.count == 1 ? 0 : turn / n;
         int32_t sum = 0;
@@ -268,12 +296,14 @@ static inline TT_ALWAYS void tt_depthwise8_gathered(int8_t *y, int8_t *scratch, 
         const int8_t *const own = x + map * image.height * image.width * n + c;
         for (int32_t i = 0; i < cut.high; i += cut.strip) {
             const int32_t first = i + cut.strip <= cut.high ? i : cut.high - cut.strip;
-            tt_copy_rows8(copy, own, first * window.down - image.top, list, image, down, cut);
+            const int32_t begin = first * window.down - image.top;
+            tt_copy_rows8(copy, own, begin, list + of.first, image, down, cut, of.elements > 0);
             int8_t *const to = y + (map * cut.high + first) * line + c;
             for (int32_t done = 0; done < pixels; done = pixels % 4 == 0 || pixels < 4 || done > 0 ? pixels : pixels - 4) {
                 const int8_t *const at = copy + cut.before - image.left + done * step;
                 const int32_t fours = done > 0 || pixels < 4 ? 1 : pixels / 4;
-                tt_gathered8(to + done * n, at, list + done, step, fours, pixels, taps, image.border, n, cut, ends, end);
+                tt_gathered8(
+                    to + done * n, at, list + done, step, fours, pixels, taps, cut.vectors, image.border, n, ends, end);
             }
         }
     }

@@ -18,18 +18,21 @@ from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.int8.conv_form import geometry, is_spread
 from tinytrain_compile.ops.names import attrs_of, operand, result
 
-LANES = 16
-"""Taps of a gather."""
+LANES, FOUR = 16, 4
+"""Taps of a gather; outputs that are computed together."""
 MOST_VECTORS, LARGEST_PLACE, LARGEST_LISTED = 4, 255, 65535
 """TT_MOST_TAPS16 of tt_mve_taps.h; places of taps are bytes, those of windows 16 bits."""
 
 
-_CALL, _CHANNEL, _VECTOR, _FOUR, _NEXT, _WINDOWS = 200, 70, 10, 11, 5, 13.3
-"""Instructions of a call, of a channel, of each vector of its taps; of the ends of four outputs, of reading their addresses
-from the list, and of four windows of 16 taps."""
-_EIGHT, _ROW, _EIGHT_OF_ROW, _BORDER_ROW, _LIST_ROW, _STRIP = 5, 25, 4, 30, 35, 80
+_CALL, _LIST_ROW, _LIST_EIGHT, _VECTOR, _STRIP, _ODD = 110, 17, 13, 24, 45, 30
+"""Instructions of a call, of a row of a list, and of eight places in it; of each vector of a channel's taps; of a strip, and
+if its outputs are not whole fours."""
+_EIGHT, _ROW, _EIGHT_OF_ROW, _BORDER_ROW = 5, 15, 5, 20
 """Instructions of eight elements that are copied by the list; of a row that is not, and of eight of its elements; of a row
-of the border; of a row of the list; of a strip. All were fitted to 75 layers."""
+of the border."""
+_FOUR, _NEXT, _WINDOWS = 13.5, 4, 12
+"""Instructions of four outputs and their ends, of reading addresses from the list, and of 16 taps of four windows. All were
+fitted to 220 layers."""
 _LITTLE, _WORTH = 1.1, 0.95
 """Bands stay if dilation costs them at most this much, or if gathers save less: a gather is one instruction, but a core may
 read its bytes one after the other."""
@@ -37,7 +40,7 @@ read its bytes one after the other."""
 
 @dataclass(frozen=True)
 class Copied:
-    """tt_copied of tt_mve_taps.h."""
+    """tt_copied and tt_listed of tt_mve_taps.h."""
 
     high: int
     wide: int
@@ -47,56 +50,71 @@ class Copied:
     pitch: int
     size: int
     vectors: int
-    listed: int
+    windows: int
+    elements: int
+    first: int
+    places: int
 
     @property
     def scratch_bytes(self) -> int:
-        """Bytes of the taps' places, of the list of windows in whole fours, and of the copy."""
-        return LANES * self.vectors + 8 * -(-self.listed * self.wide // 4) + self.size
+        """Bytes of the taps' places, of the lists, and of the copy."""
+        return LANES * self.vectors + 2 * self.places + self.size
 
     @property
-    def numbers(self) -> tuple[int, ...]:
-        """Numbers of the struct."""
+    def numbers(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Numbers of the two structs."""
         rows = (self.high, self.wide, self.strip, self.rows)
-        return (*rows, self.before, self.pitch, self.size, self.vectors, self.listed)
-
-    def cost(self, image: tuple[int, int], top: int, stride: int, channels: int) -> float:
-        """Estimate the instructions of a channel. image: its rows and columns; top, stride: of the layer, in rows."""
-        height, width = image
-        strips, eights = -(-self.high // self.strip), -(-width // 8)
-        begin = [min(i * self.strip, self.high - self.strip) * stride - top for i in range(strips)]
-        inside = sum(max(0, min(height, first + self.rows) - max(first, 0)) for first in begin)
-        copied = inside * (_ROW + _EIGHT_OF_ROW * eights)
-        if self.listed > self.strip:
-            copied = _EIGHT * -(-inside * width // 8)
-        border = _BORDER_ROW * (strips * self.rows - inside) if strips > 1 else 0
-        fours = -(-self.strip * self.wide // 4) * (_FOUR + _NEXT * (self.listed > 0) + _WINDOWS * self.vectors)
-        once = _CALL + self.listed * (_LIST_ROW + _EIGHT * eights)
-        return _CHANNEL + _VECTOR * self.vectors + copied + border + strips * (_STRIP + fours) + once / channels
+        return (*rows, self.before, self.pitch, self.size, self.vectors), (
+            self.windows,
+            self.elements,
+            self.first,
+            self.places,
+        )
 
 
-def gathered_windows(node: Node, room: int) -> tuple[float, Copied] | None:
-    """Return the cheapest copy in `room` bytes, and its cost; None if a layer's taps are too many or too far apart."""
-    conv, (count, height, width, channels), (_, high, wide, _) = (
-        geometry(node),
-        operand(node, "x").shape,
-        result(node, "y").shape,
-    )
-    reach, left = (conv.kernel[1] - 1) * conv.dilations[1], conv.pads[1]
-    behind = max(0, (wide - 1) * conv.strides[1] + reach - left - (width - 1))
+def _cuts(node: Node) -> list[Copied]:
+    """Return all ways to cut a layer, none if its taps are too many or too far apart."""
+    conv, (_, height, width, _), (_, high, wide, _) = geometry(node), operand(node, "x").shape, result(node, "y").shape
+    reach, left, step = (conv.kernel[1] - 1) * conv.dilations[1], conv.pads[1], conv.strides[1]
+    behind = max(0, (wide - 1) * step + reach - left - (width - 1))
     before = max(left, behind)
     pitch, vectors = before + width, -(-math.prod(conv.kernel) // LANES)
     if vectors > MOST_VECTORS or (conv.kernel[0] - 1) * pitch + reach > LARGEST_PLACE:
-        return None
-    ways: list[tuple[float, Copied]] = []
-    for strip in {-(-high // strips) for strips in range(1, high + 1)}:
+        return []
+    shared, cuts = wide == width and conv.strides == (1, 1), list[Copied]()
+    for strip in sorted({-(-high // strips) for strips in range(1, high + 1)}):
         rows = (strip - 1) * conv.strides[0] + (conv.kernel[0] - 1) * conv.dilations[0] + 1
         filled = min(rows, conv.pads[0] + height)  # after which there is border only
-        for listed in {max(filled, strip + 1), strip} if wide == width and conv.strides == (1, 1) else {strip}:
-            listed = listed if high > 1 else 0
-            cut = Copied(high, wide, strip, rows, before, pitch, rows * pitch + behind, vectors, listed)
-            if cut.scratch_bytes <= room and cut.size <= LARGEST_LISTED:
-                ways.append((cut.cost((height, width), conv.pads[0], conv.strides[0], count * channels), cut))
+        size = rows * pitch + behind + step * max(0, FOUR - wide) * (high == 1)
+        windows = strip if high > 1 else 0
+        lists = [(windows, 0, 0, max(windows * wide, FOUR) if windows else 0)]
+        if windows and shared:
+            lists.append((max(filled, strip), filled, 0, max(filled * width, strip * wide, FOUR)))
+        elif windows:
+            lists.append((windows, filled, lists[0][3], lists[0][3] + filled * width))
+        cuts += [Copied(high, wide, strip, rows, before, pitch, size, vectors, *of) for of in lists]
+    return [cut for cut in cuts if cut.size <= LARGEST_LISTED]
+
+
+def cost_of(node: Node, cut: Copied) -> float:
+    """Estimate the instructions of a channel."""
+    conv, (count, height, width, channels) = geometry(node), operand(node, "x").shape
+    strips, eights = -(-cut.high // cut.strip), -(-width // 8)
+    begin = [min(i * cut.strip, cut.high - cut.strip) * conv.strides[0] - conv.pads[0] for i in range(strips)]
+    inside = sum(max(0, min(height, first + cut.rows) - max(first, 0)) for first in begin)
+    copied = inside * (_ROW + _EIGHT_OF_ROW * eights)
+    if cut.elements:
+        copied = _EIGHT * -(-inside * width // 8)
+    border = _BORDER_ROW * (strips * cut.rows - inside) if strips > 1 else 0
+    fours = -(-cut.strip * cut.wide // FOUR) * (_FOUR + _NEXT * (cut.windows > 0) + _WINDOWS * cut.vectors)
+    strip = _STRIP + _ODD * (cut.strip * cut.wide % FOUR > 0) + fours
+    once = _CALL + (cut.windows + (cut.elements if cut.first else 0)) * (_LIST_ROW + _LIST_EIGHT * eights)
+    return _VECTOR * cut.vectors + copied + border + strips * strip + once / (count * channels)
+
+
+def gathered_windows(node: Node, room: int) -> tuple[float, Copied] | None:
+    """Return the cheapest copy in `room` bytes, and its cost; None if there is none."""
+    ways = [(cost_of(node, cut), cut) for cut in _cuts(node) if cut.scratch_bytes <= room]
     return min(ways, key=lambda way: (way[0], way[1].scratch_bytes), default=None)
 
 
@@ -126,7 +144,8 @@ def gathered_depthwise(node: Node, room: int) -> KernelSpec | None:
     def make(y: Buffer, given: Sequence[Buffer]) -> Stmt:
         sizes = struct("tt_image_of", (*image, *conv.pads[:2], attrs.x_zero))
         window = struct("tt_taps_of", (*conv.kernel, *conv.strides, *conv.kernel))
-        numbers = (sizes, window, i32(down), i32(conv.dilations[1]), struct("tt_copied_of", cut.numbers))
+        cuts = map(struct, ("tt_copied_of", "tt_listed_of"), cut.numbers)
+        numbers = (sizes, window, i32(down), i32(conv.dilations[1]), *cuts)
         call = called("tt_depthwise8_gathered", *map(first, (y, scratch, *given)), *numbers, end_of(attrs))
         return tirx.stmt_seq(tirx.AllocBuffer(scratch), call)
 
