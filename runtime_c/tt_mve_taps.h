@@ -234,6 +234,7 @@ typedef struct tt_gathered_ends {
 static inline TT_ALWAYS void tt_gathered8(int8_t *to, const int8_t *copy, const uint16_t *list, int32_t step, int32_t n,
     int32_t pixels, const tt_taps16 *taps, int32_t vectors, int32_t border, int32_t channels, tt_gathered_ends ends, tt_end8 end)
 {
+    TT_UNSEEN(copy); /* or GCC adds its distance from the scratch to each place */
     do {
         tt_i32x4 sums;
         if (step == 0) {

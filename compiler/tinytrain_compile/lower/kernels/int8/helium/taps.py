@@ -24,8 +24,8 @@ MOST_VECTORS, LARGEST_PLACE, LARGEST_LISTED = 4, 255, 65535
 """TT_MOST_TAPS16 of tt_mve_taps.h; places of taps are bytes, those of windows 16 bits."""
 
 
-_CALL, _LIST_ROW, _LIST_EIGHT, _VECTOR, _STRIP, _ODD = 110, 17, 13, 24, 45, 30
-"""Instructions of a call, of a row of a list, and of eight places in it; of each vector of a channel's taps; of a strip, and
+_LIST_ROW, _LIST_EIGHT, _VECTOR, _STRIP, _ODD = 20, 13, 24, 45, 30
+"""Instructions of a row of a list, and of eight places in it; of each vector of a channel's taps; of a strip, and
 if its outputs are not whole fours."""
 _EIGHT, _ROW, _EIGHT_OF_ROW, _BORDER_ROW = 5, 15, 5, 20
 """Instructions of eight elements that are copied by the list; of a row that is not, and of eight of its elements; of a row
@@ -98,7 +98,7 @@ def _cuts(node: Node) -> list[Copied]:
 
 def cost_of(node: Node, cut: Copied) -> float:
     """Estimate the instructions of a channel."""
-    conv, (count, height, width, channels) = geometry(node), operand(node, "x").shape
+    conv, (_, height, width, _) = geometry(node), operand(node, "x").shape
     strips, eights = -(-cut.high // cut.strip), -(-width // 8)
     begin = [min(i * cut.strip, cut.high - cut.strip) * conv.strides[0] - conv.pads[0] for i in range(strips)]
     inside = sum(max(0, min(height, first + cut.rows) - max(first, 0)) for first in begin)
@@ -108,19 +108,28 @@ def cost_of(node: Node, cut: Copied) -> float:
     border = _BORDER_ROW * (strips * cut.rows - inside) if strips > 1 else 0
     fours = -(-cut.strip * cut.wide // FOUR) * (_FOUR + _NEXT * (cut.windows > 0) + _WINDOWS * cut.vectors)
     strip = _STRIP + _ODD * (cut.strip * cut.wide % FOUR > 0) + fours
-    once = _CALL + (cut.windows + (cut.elements if cut.first else 0)) * (_LIST_ROW + _LIST_EIGHT * eights)
-    return _VECTOR * cut.vectors + copied + border + strips * strip + once / (count * channels)
+    return _VECTOR * cut.vectors + copied + border + strips * strip
 
 
-def gathered_windows(node: Node, room: int) -> tuple[float, Copied] | None:
-    """Return the cheapest copy in `room` bytes, and its cost; None if there is none."""
-    ways = [(cost_of(node, cut), cut) for cut in _cuts(node) if cut.scratch_bytes <= room]
-    return min(ways, key=lambda way: (way[0], way[1].scratch_bytes), default=None)
+def _lists_cost(node: Node, cut: Copied) -> float:
+    """Estimate the instructions of a call that fill the lists, for each channel."""
+    count, _, width, channels = operand(node, "x").shape
+    rows = cut.windows + (cut.elements if cut.first else 0)
+    return rows * (_LIST_ROW + _LIST_EIGHT * -(-width // 8)) / (count * channels)
 
 
-def _pays(node: Node, cost: float) -> bool:
-    """Tell whether gathers are worth it: bands would take more, and more than without dilation."""
-    bands = cost_in_bands(node)
+def gathered_windows(node: Node, room: int) -> Copied | None:
+    """Return the cheapest copy in `room` bytes, None if there is none."""
+    cuts = [cut for cut in _cuts(node) if cut.scratch_bytes <= room]
+    return min(cuts, key=lambda cut: (cost_of(node, cut) + _lists_cost(node, cut), cut.scratch_bytes), default=None)
+
+
+def _pays(node: Node, cut: Copied) -> bool:
+    """Tell whether gathers are worth it: bands would take more, and more than without dilation.
+
+    A call has about the same to prepare for either.
+    """
+    cost, bands = cost_of(node, cut), cost_in_bands(node)
     if bands is None:
         return True
     attrs = attrs_of(node, QConvAttrs)
@@ -133,10 +142,9 @@ def gathered_depthwise(node: Node, room: int) -> KernelSpec | None:
     attrs, image = attrs_of(node, QConvAttrs), operand(node, "x").shape
     conv = attrs.conv
     suits = is_spread(node) and conv.split is None and image[3] < LARGEST_PITCH
-    found = gathered_windows(node, room) if suits else None
-    if found is None or not _pays(node, found[0]):
+    cut = gathered_windows(node, room) if suits else None
+    if cut is None or not _pays(node, cut):
         return None
-    cut = found[1]
     inputs = tensors(node, "x", "w", "bias", "multiplier", "shift")
     scratch = tirx.decl_buffer((cut.scratch_bytes,), "int8", "copy")
     down = conv.dilations[0] if conv.kernel[0] > 1 else 1
