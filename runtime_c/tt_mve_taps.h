@@ -144,7 +144,7 @@ typedef struct tt_taps16 {
 
 #define TT_MOST_TAPS16 4
 
-/* n > 0 taps; those after 16 are of the next ones, those after the last one have no weight. */
+/* The first sixteen of n > 0 taps; after the last one, weights are 0. */
 static inline TT_ALWAYS tt_taps16 tt_taps16_of(const uint8_t *places, const int8_t *w, int32_t n)
 {
     tt_taps16 taps;
@@ -174,7 +174,7 @@ static inline TT_ALWAYS int32_t tt_taps16_weight(int32_t sum, tt_taps16 taps)
 }
 
 #if TT_HAS_MVE
-/* sum (+)= what sixteen taps read times their weights: GCC 12 copies the address for the intrinsic. */
+/* sum (+)= weights of sixteen taps times what they read. For the intrinsics, GCC 12 copies the address. */
 #define TT_TAPS16(with, constraint)                                                                                    \
     __asm__ volatile("vldrb.u8 %q[read], [%[at], %q[places]]\n\t" with " %[sum], %q[read], %q[weights]"                \
         : [sum] constraint(sum), [read] "=&w"(read)                                                                    \
@@ -204,14 +204,14 @@ static inline TT_ALWAYS int32_t tt_taps16_sum(
     return sum;
 }
 
-/* Taps of so many vectors stay in registers. */
+/* Up to so many vectors of taps stay in registers, and windows are summed one after the other. */
 #define TT_KEPT_TAPS16 2
 
 /* Sums of the windows whose first taps are at four addresses. */
 static inline TT_ALWAYS tt_i32x4 tt_taps16_x4(const int8_t *at_0, const int8_t *at_1, const int8_t *at_2, const int8_t *at_3,
     const tt_taps16 *taps, int32_t vectors)
 {
-    const int32_t together = vectors <= TT_KEPT_TAPS16 ? vectors : 1; /* of a window after the other */
+    const int32_t together = vectors <= TT_KEPT_TAPS16 ? vectors : 1;
     int32_t sum_0 = 0, sum_1 = 0, sum_2 = 0, sum_3 = 0;
 #pragma GCC unroll 4
     for (int32_t v = 0; v < vectors; v += together) {
@@ -232,7 +232,8 @@ typedef struct tt_gathered_ends {
 /* Four outputs at a time, n > 0, of windows that are in the list or, if step > 0, so much after each other. border: of
  * the image; pixels: how many of four are stored, a constant. */
 static inline TT_ALWAYS void tt_gathered8(int8_t *to, const int8_t *copy, const uint16_t *list, int32_t step, int32_t n,
-    int32_t pixels, const tt_taps16 *taps, int32_t vectors, int32_t border, int32_t channels, tt_gathered_ends ends, tt_end8 end)
+    int32_t pixels, const tt_taps16 *taps, int32_t vectors, int32_t border, int32_t channels, tt_gathered_ends ends,
+    tt_end8 end)
 {
     TT_UNSEEN(copy); /* or GCC adds its distance from the scratch to each place */
     do {
@@ -254,15 +255,16 @@ static inline TT_ALWAYS void tt_gathered8(int8_t *to, const int8_t *copy, const 
     } while (--n > 0);
 }
 
-/* Fills the lists. step: of windows, in rows and columns. */
-static inline TT_ALWAYS void tt_fill_lists(uint16_t *list, int32_t width, tt_taps step, int32_t apart, tt_copied cut, tt_listed of)
+/* Fills the lists. width: of the image; step: of windows, in rows and columns. */
+static inline TT_ALWAYS void tt_fill_lists(
+    uint16_t *list, int32_t width, tt_taps step, int32_t apart, tt_copied cut, tt_listed of)
 {
     tt_list_rows16(list, of.windows, cut.wide, step.down, step.right, apart, cut);
     if (of.first > 0) {
         tt_list_rows16(list + of.first, of.elements, width, 1, 1, apart, cut);
     }
-    for (int32_t i = cut.strip * cut.wide; of.windows > 0 && i < 4; i++) {
-        list[i] = list[0]; /* a sum that is not stored */
+    for (int32_t i = of.windows * cut.wide; i > 0 && i < 4; i++) {
+        list[i] = list[0]; /* of a sum that is not stored */
     }
 }
 
@@ -274,6 +276,7 @@ static inline TT_ALWAYS void tt_depthwise8_gathered(int8_t *y, int8_t *scratch, 
 {
     const int32_t area = window.rows * window.columns, n = image.channels, line = cut.wide * n;
     const int32_t pixels = cut.strip * cut.wide, step = of.windows > 0 ? 0 : window.right;
+    const int32_t last = pixels % 4 == 0 ? pixels : pixels > 4 ? pixels - 4 : 0; /* where the last four outputs begin, if apart */
     uint8_t *const places = (uint8_t *)scratch;
     uint16_t *const list = (uint16_t *)(void *)(scratch + 16 * cut.vectors);
     int8_t *const copy = (int8_t *)(list + of.size);
@@ -300,11 +303,11 @@ static inline TT_ALWAYS void tt_depthwise8_gathered(int8_t *y, int8_t *scratch, 
             const int32_t begin = first * window.down - image.top;
             tt_copy_rows8(copy, own, begin, list + of.first, image, down, cut, of.elements > 0);
             int8_t *const to = y + (map * cut.high + first) * line + c;
-            for (int32_t done = 0; done < pixels; done = pixels % 4 == 0 || pixels < 4 || done > 0 ? pixels : pixels - 4) {
-                const int8_t *const at = copy + cut.before - image.left + done * step;
-                const int32_t fours = done > 0 || pixels < 4 ? 1 : pixels / 4;
-                tt_gathered8(
-                    to + done * n, at, list + done, step, fours, pixels, taps, cut.vectors, image.border, n, ends, end);
+            const int8_t *const at = copy + cut.before - image.left;
+            for (int32_t done = 0; done < pixels; done = done < last ? last : pixels) {
+                const int32_t fours = done < last ? pixels / 4 : 1;
+                tt_gathered8(to + done * n, at + done * step, list + done, step, fours, pixels, taps, cut.vectors,
+                    image.border, n, ends, end);
             }
         }
     }

@@ -1,4 +1,4 @@
-"""Depthwise maps that are copied channel by channel, by tt_depthwise.h: of any size, and dilated."""
+"""Depthwise maps that are copied channel by channel: of any size and dilated (tt_depthwise.h, tt_mve_taps.h)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from testing.kernels.boards import measure
-from testing.kernels.sanitised import SCALAR, run_sanitised
+from testing.kernels.sanitised import SCALAR, VECTORS, run_sanitised
 from testing.ops.case import Case
-from testing.ops.case_quantised import qconv
+from testing.ops.case_quantised import KINDS, Geometry, of_range, qconv
 from tests.e2e.marks import needs_qemu
 from tinytrain_compile.lower.kernels import InstructionSet, KernelContext
 from tinytrain_compile.lower.lower import lower_node
@@ -61,6 +61,31 @@ def spread() -> list[Case]:
     return made + rows
 
 
+GATHERED: tuple[Geometry, ...] = (
+    ((2, 9, 7, 3), 3, ConvAttrs((3, 3), pads=(2, 2, 2, 2), dilations=(2, 2), groups=3)),
+    ((1, 13, 11, 3), 3, ConvAttrs((5, 5), pads=(2, 3, 2, 3), dilations=(2, 3), groups=3)),
+    ((1, 11, 11, 3), 3, ConvAttrs((3, 3), dilations=(2, 2), groups=3)),
+    ((1, 14, 14, 3), 3, ConvAttrs((2, 2), pads=(1, 1, 2, 2), dilations=(3, 3), groups=3)),
+    ((1, 1, 51, 3), 3, ConvAttrs((1, 9), pads=(0, 12, 0, 12), dilations=(1, 3), groups=3)),
+    ((1, 1, 3, 3), 3, ConvAttrs((1, 3), pads=(0, 2, 0, 2), dilations=(1, 2), groups=3)),
+    ((1, 9, 9, 3), 3, ConvAttrs((3, 3), pads=(0, 0, 1, 0), dilations=(4, 4), groups=3)),
+    ((1, 11, 9, 2), 2, ConvAttrs((6, 6), pads=(7, 5, 8, 5), dilations=(3, 2), groups=2)),
+    ((1, 12, 10, 3), 3, ConvAttrs((7, 7), pads=(6, 6, 6, 6), dilations=(2, 2), groups=3)),
+)
+"""Windows in one list with the image's elements, or in one of their own; overlapping strips, without and with border
+rows; a row, also of less than four outputs; two outputs; three and four vectors of taps."""
+
+
+def gathered() -> list[Case]:
+    """Layers of all kinds of data, two of whose sums end in a ReLU or only shift down."""
+    rng = np.random.default_rng(5)
+    return [
+        of_range(qconv(rng, geometry, kind), (index + kind) % 3)
+        for index, geometry in enumerate(GATHERED)
+        for kind in range(KINDS)
+    ]
+
+
 def test_pairs_of_rows_are_those_of_the_reference(tmp_path: Path) -> None:
     """Not if a map's border is one column off."""
     cases = paired()
@@ -80,6 +105,22 @@ def test_spread_windows_are_those_of_the_reference(isa: InstructionSet, tmp_path
         run_sanitised(cases, tmp_path, lambda text: re.sub(r"(tt_window_of\(\d+, \d+, 1, )\d+", r"\g<1>1", text))
 
 
+def test_gathered_windows_are_those_of_the_reference(tmp_path: Path) -> None:
+    """Not if rows of taps that are two apart are taken for neighbours of any others."""
+    cases = gathered()
+    assert all("tt_depthwise8_gathered(" in lower_node(case.node(), "k", VECTORS).source for case in cases)
+    run_sanitised(cases, tmp_path, context=VECTORS)
+    with pytest.raises(AssertionError, match=r"Sanitizer|differs"):
+        run_sanitised(cases[:1], tmp_path, lambda text: text.replace("2, 2, tt_copied", "1, 2, tt_copied"), VECTORS)
+
+
+def test_bands_stay_if_dilation_costs_them_little() -> None:
+    """Their loads are of neighbours."""
+    conv = ConvAttrs((3, 3), pads=(2, 2, 2, 2), dilations=(2, 2), groups=4)
+    case = qconv(np.random.default_rng(3), ((1, 33, 33, 4), 4, conv), 0)
+    assert "tt_depthwise8(" in lower_node(case.node(), "k", VECTORS).source
+
+
 def test_a_narrow_map_lies_on_its_side() -> None:
     """So its long axis has the rows of tiles."""
     form = paired_maps(depthwise((25, 5), (3, 3), (1, 1), (1, 1, 1, 1), 1).node(), 1 << 20)
@@ -91,4 +132,5 @@ def test_a_narrow_map_lies_on_its_side() -> None:
 @pytest.mark.qemu
 @pytest.mark.parametrize("target", BOARDS)
 def test_copied_maps_on_a_board(target: str) -> None:
-    assert all(found.equal for found in measure([*paired(), *spread()], target))
+    cases = [*paired(), *spread(), *(gathered() if target == "cortex-m55" else [])]
+    assert all(found.equal for found in measure(cases, target))
