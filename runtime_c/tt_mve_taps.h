@@ -223,90 +223,123 @@ static inline TT_ALWAYS tt_i32x4 tt_taps16_x4(const int8_t *at_0, const int8_t *
     return tt_lanes(sum_0, sum_1, sum_2, sum_3);
 }
 
-/* The sums of a window's taps need `correction`, and end as `ends` says. */
+/* Sums of the next four windows, which are in *list or, if step > 0, so much after each other from *copy on. */
+static inline TT_ALWAYS tt_i32x4 tt_next_windows_x4(
+    const int8_t **copy, const uint16_t **list, int32_t step, const tt_taps16 *taps, int32_t vectors)
+{
+    const int8_t *const at = *copy;
+    if (step > 0) {
+        *copy += 4 * step;
+        return tt_taps16_x4(at, at + step, at + 2 * step, at + 3 * step, taps, vectors);
+    }
+    uint32_t first, last; /* two places each, which are one instruction to load and one each to add */
+    memcpy(&first, *list, 4);
+    memcpy(&last, *list + 2, 4);
+    *list += 4;
+    return tt_taps16_x4(
+        at + (first & 0xffffu), at + (first >> 16), at + (last & 0xffffu), at + (last >> 16), taps, vectors);
+}
+
+/* ---- layers ------------------------------------------------------------------------------------------------------ */
+
+/* Where in scratch the places of taps, the lists and the copy are. */
+typedef struct tt_gathered {
+    uint8_t *places;
+    uint16_t *list;
+    int8_t *copy;
+} tt_gathered;
+
+static inline TT_ALWAYS tt_gathered tt_gathered_in(int8_t *scratch, tt_copied cut, tt_listed of)
+{
+    uint16_t *const list = (uint16_t *)(void *)(scratch + 16 * cut.vectors);
+    return (tt_gathered){(uint8_t *)scratch, list, (int8_t *)(list + of.size)};
+}
+
+/* Prepares it for all channels. window: of the kernel, and the strides; down, right: distances of taps; back: whether they run
+ * backwards. */
+static inline TT_ALWAYS void tt_begin_gathered(tt_gathered in, tt_image image, tt_taps window, int32_t down, int32_t right,
+    bool back, tt_copied cut, tt_listed of)
+{
+    const int32_t area = window.rows * window.columns;
+    memset(in.places, 0, (size_t)(16 * cut.vectors));
+    for (int32_t i = 0; i < area; i++) {
+        in.places[back ? area - 1 - i : i] = (uint8_t)(i / window.columns * cut.pitch + i % window.columns * right);
+    }
+    tt_list_rows16(in.list, of.windows, cut.wide, window.down, window.right, down, cut);
+    if (of.first > 0) {
+        tt_list_rows16(in.list + of.first, of.elements, image.width, 1, 1, down, cut);
+    }
+    for (int32_t i = of.windows * cut.wide; i > 0 && i < 4; i++) {
+        in.list[i] = in.list[0]; /* of a sum that is not stored */
+    }
+    tt_fill8(in.copy, image.border, cut.size);
+}
+
+/* Reads the taps of a channel. Returns the sum of their weights. */
+static inline TT_ALWAYS int32_t tt_read_taps16(
+    tt_taps16 *taps, const uint8_t *places, const int8_t *w, int32_t area, int32_t vectors)
+{
+    int32_t sum = 0;
+#pragma GCC unroll 4
+    for (int32_t v = 0; v < vectors; v++) {
+        taps[v] = tt_taps16_of(places + 16 * v, w + 16 * v, area - 16 * v);
+        sum = tt_taps16_weight(sum, taps[v]);
+    }
+    return sum;
+}
+
+/* Where the last four of a strip's outputs begin if they are not whole fours, 0 if they are less than four; else their
+ * number. */
+static inline TT_ALWAYS int32_t tt_last_four(int32_t pixels)
+{
+    return pixels % 4 == 0 ? pixels : pixels > 4 ? pixels - 4 : 0;
+}
+
+/* What the ends of a channel's sums read; correction: what sums of the zero point need. */
 typedef struct tt_gathered_ends {
     int32_t correction;
     tt_i32x4 bias, factor, by;
 } tt_gathered_ends;
 
-/* Four outputs at a time, n > 0, of windows that are in the list or, if step > 0, so much after each other. border: of
- * the image; pixels: how many of four are stored, a constant. */
+/* Four outputs at a time, n > 0; windows: see tt_next_windows_x4; pixels: how many of four are stored, a constant. */
 static inline TT_ALWAYS void tt_gathered8(int8_t *to, const int8_t *copy, const uint16_t *list, int32_t step, int32_t n,
     int32_t pixels, const tt_taps16 *taps, int32_t vectors, int32_t border, int32_t channels, tt_gathered_ends ends,
     tt_end8 end)
 {
     TT_UNSEEN(copy); /* or GCC adds its distance from the scratch to each place */
     do {
-        tt_i32x4 sums;
-        if (step == 0) {
-            uint32_t first, last; /* two places each, which are one instruction to load and one each to add */
-            memcpy(&first, list, 4);
-            memcpy(&last, list + 2, 4);
-            sums = tt_taps16_x4(copy + (first & 0xffffu), copy + (first >> 16), copy + (last & 0xffffu), copy + (last >> 16),
-                taps, vectors);
-            list += 4;
-        } else {
-            sums = tt_taps16_x4(copy, copy + step, copy + 2 * step, copy + 3 * step, taps, vectors);
-            copy += 4 * step;
-        }
+        const tt_i32x4 sums = tt_next_windows_x4(&copy, &list, step, taps, vectors);
         const tt_i32x4 sum = border == 0 ? sums : tt_plus_x4(sums, ends.correction);
         tt_scatter8_few(to, channels, tt_ended8_x4(sum, ends.bias, ends.factor, ends.by, end), pixels);
         to += 4 * channels;
     } while (--n > 0);
 }
 
-/* Fills the lists. width: of the image; step: of windows, in rows and columns. */
-static inline TT_ALWAYS void tt_fill_lists(
-    uint16_t *list, int32_t width, tt_taps step, int32_t apart, tt_copied cut, tt_listed of)
-{
-    tt_list_rows16(list, of.windows, cut.wide, step.down, step.right, apart, cut);
-    if (of.first > 0) {
-        tt_list_rows16(list + of.first, of.elements, width, 1, 1, apart, cut);
-    }
-    for (int32_t i = of.windows * cut.wide; i > 0 && i < 4; i++) {
-        list[i] = list[0]; /* of a sum that is not stored */
-    }
-}
-
-/* A depthwise QConv with dilated windows. scratch: places of taps, the lists, the copy; window: of the kernel, and the
- * strides; down, right: distances of taps. */
+/* A depthwise QConv with dilated windows. scratch: see tt_gathered; window, down, right: see tt_begin_gathered. */
 static inline TT_ALWAYS void tt_depthwise8_gathered(int8_t *y, int8_t *scratch, const int8_t *x, const int8_t *w,
     const int32_t *bias, const int32_t *multiplier, const int8_t *shift, tt_image image, tt_taps window, int32_t down,
     int32_t right, tt_copied cut, tt_listed of, tt_end8 end)
 {
-    const int32_t area = window.rows * window.columns, n = image.channels, line = cut.wide * n;
-    const int32_t pixels = cut.strip * cut.wide, step = of.windows > 0 ? 0 : window.right;
-    const int32_t last = pixels % 4 == 0 ? pixels : pixels > 4 ? pixels - 4 : 0; /* where the last four outputs begin, if apart */
-    uint8_t *const places = (uint8_t *)scratch;
-    uint16_t *const list = (uint16_t *)(void *)(scratch + 16 * cut.vectors);
-    int8_t *const copy = (int8_t *)(list + of.size);
+    const int32_t area = window.rows * window.columns, n = image.channels;
+    const int32_t pixels = cut.strip * cut.wide, last = tt_last_four(pixels);
+    const int32_t step = of.windows > 0 ? 0 : window.right;
+    const tt_gathered in = tt_gathered_in(scratch, cut, of);
     tt_taps16 taps[TT_MOST_TAPS16];
-    memset(places, 0, (size_t)(16 * cut.vectors));
-    tt_fill8(copy, image.border, cut.size);
-    for (int32_t i = 0; i < area; i++) {
-        places[i] = (uint8_t)(i / window.columns * cut.pitch + i % window.columns * right);
-    }
-    tt_fill_lists(list, image.width, window, down, cut, of);
+    tt_begin_gathered(in, image, window, down, right, false, cut, of);
     for (int32_t turn = 0; turn < image.count * n; turn++) {
         const int32_t c = image.count == 1 ? turn : turn % n, map = image.count == 1 ? 0 : turn / n;
-        int32_t sum = 0;
-#pragma GCC unroll 4
-        for (int32_t v = 0; v < cut.vectors; v++) {
-            taps[v] = tt_taps16_of(places + 16 * v, w + c * area + 16 * v, area - 16 * v);
-            sum = tt_taps16_weight(sum, taps[v]);
-        }
+        const int32_t sum = tt_read_taps16(taps, in.places, w + c * area, area, cut.vectors);
         const tt_gathered_ends ends = {
             -image.border * sum, tt_all(bias[c]), tt_all(multiplier[c]), tt_all(tt_clamp(shift[c], -31, 31))};
         const int8_t *const own = x + map * image.height * image.width * n + c;
         for (int32_t i = 0; i < cut.high; i += cut.strip) {
             const int32_t first = i + cut.strip <= cut.high ? i : cut.high - cut.strip;
-            const int32_t begin = first * window.down - image.top;
-            tt_copy_rows8(copy, own, begin, list + of.first, image, down, cut, of.elements > 0);
-            int8_t *const to = y + (map * cut.high + first) * line + c;
-            const int8_t *const at = copy + cut.before - image.left;
+            const int8_t *const at = in.copy + cut.before - image.left;
+            int8_t *const to = y + (map * cut.high + first) * cut.wide * n + c;
+            tt_copy_rows8(in.copy, own, first * window.down - image.top, in.list + of.first, image, down, cut, of.elements > 0);
             for (int32_t done = 0; done < pixels; done = done < last ? last : pixels) {
                 const int32_t fours = done < last ? pixels / 4 : 1;
-                tt_gathered8(to + done * n, at + done * step, list + done, step, fours, pixels, taps, cut.vectors,
+                tt_gathered8(to + done * n, at + done * step, in.list + done, step, fours, pixels, taps, cut.vectors,
                     image.border, n, ends, end);
             }
         }

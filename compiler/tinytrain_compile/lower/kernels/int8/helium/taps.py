@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 from tvm.tirx import Buffer, Stmt
 
 from tinytrain_compile.ir.types import Node
@@ -14,8 +16,10 @@ from tinytrain_compile.lower.intrinsics.lanes import LARGEST_PITCH
 from tinytrain_compile.lower.kernels.base import KernelSpec, called, first, i32, plain, struct, tensors, written
 from tinytrain_compile.lower.kernels.int8.helium.odd import end_of
 from tinytrain_compile.lower.kernels.int8.helium.windows import cost_in_bands
-from tinytrain_compile.ops.int8.conv import QConvAttrs
-from tinytrain_compile.ops.int8.conv_form import geometry, is_spread
+from tinytrain_compile.lower.kernels.int8.operands import kept_of
+from tinytrain_compile.ops.base import op_def
+from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
+from tinytrain_compile.ops.int8.conv_form import geometry, is_spread, spreads_error
 from tinytrain_compile.ops.names import attrs_of, operand, result
 
 LANES, FOUR = 16, 4
@@ -25,8 +29,8 @@ MOST_VECTORS, LARGEST_PLACE, LARGEST_LISTED = 4, 255, 65535
 
 
 _LIST_ROW, _LIST_EIGHT, _VECTOR, _STRIP, _ODD = 20, 13, 24, 45, 30
-"""Instructions of a row of a list, and of eight places in it; of each vector of a channel's taps; of a strip, and if its
-outputs are not whole fours."""
+"""Instructions of a row of a list, and of eight places in it; of each vector of a channel's taps; of a strip, and if
+its outputs are not whole fours."""
 _EIGHT, _ROW, _EIGHT_OF_ROW, _BORDER_ROW = 5, 15, 5, 20
 """Instructions of eight elements that are copied by a list; of a row that is copied without one, and of eight of its
 elements; of a row of the border."""
@@ -72,10 +76,22 @@ class Copied:
         )
 
 
+Shape = tuple[int, ...]
+
+
+def _map(node: Node) -> tuple[Shape, Shape, tuple[int, int]]:
+    """Return the shapes of the image that windows read and of the output, and the border (rows, columns) before it."""
+    conv = geometry(node)
+    if node.op == "QConv":
+        return operand(node, "x").shape, result(node, "y").shape, conv.pads[:2]
+    before = [(conv.kernel[axis] - 1) * conv.dilations[axis] - conv.pads[axis] for axis in (0, 1)]
+    return operand(node, "g").shape, result(node, "error").shape, (before[0], before[1])
+
+
 def _cuts(node: Node) -> list[Copied]:
     """Return all ways to cut a layer, none if its taps are too many or too far apart."""
-    conv, (_, height, width, _), (_, high, wide, _) = geometry(node), operand(node, "x").shape, result(node, "y").shape
-    reach, left, step = (conv.kernel[1] - 1) * conv.dilations[1], conv.pads[1], conv.strides[1]
+    conv, ((_, height, width, _), (_, high, wide, _), (top, left)) = geometry(node), _map(node)
+    reach, step = (conv.kernel[1] - 1) * conv.dilations[1], conv.strides[1]
     behind = max(0, (wide - 1) * step + reach - left - (width - 1))
     before = max(left, behind)
     pitch, vectors = before + width, -(-math.prod(conv.kernel) // LANES)
@@ -84,7 +100,7 @@ def _cuts(node: Node) -> list[Copied]:
     shared, cuts = wide == width and conv.strides == (1, 1), list[Copied]()
     for strip in sorted({-(-high // strips) for strips in range(1, high + 1)}):
         rows = (strip - 1) * conv.strides[0] + (conv.kernel[0] - 1) * conv.dilations[0] + 1
-        filled = min(rows, conv.pads[0] + height)  # after which there is border only
+        filled = min(rows, top + height)  # after which there is border only
         size = rows * pitch + behind + step * max(0, FOUR - wide) * (high == 1)
         windows = strip if high > 1 else 0
         lists = [(windows, 0, 0, max(windows * wide, FOUR) if windows else 0)]
@@ -93,14 +109,15 @@ def _cuts(node: Node) -> list[Copied]:
         elif windows:
             lists.append((windows, filled, lists[0][3], lists[0][3] + filled * width))
         cuts += [Copied(high, wide, strip, rows, before, pitch, size, vectors, *of) for of in lists]
-    return [cut for cut in cuts if cut.size <= LARGEST_LISTED]
+    least = 1 if node.op == "QConv" else FOUR
+    return [cut for cut in cuts if cut.size <= LARGEST_LISTED and cut.strip * wide >= least]
 
 
 def cost_of(node: Node, cut: Copied) -> float:
     """Estimate the instructions of a channel."""
-    conv, (_, height, width, _) = geometry(node), operand(node, "x").shape
+    conv, ((_, height, width, _), _, (top, _)) = geometry(node), _map(node)
     strips, eights = -(-cut.high // cut.strip), -(-width // 8)
-    begin = [min(i * cut.strip, cut.high - cut.strip) * conv.strides[0] - conv.pads[0] for i in range(strips)]
+    begin = [min(i * cut.strip, cut.high - cut.strip) * conv.strides[0] - top for i in range(strips)]
     inside = sum(max(0, min(height, first + cut.rows) - max(first, 0)) for first in begin)
     copied = inside * (_ROW + _EIGHT_OF_ROW * eights)
     if cut.elements:
@@ -113,7 +130,7 @@ def cost_of(node: Node, cut: Copied) -> float:
 
 def _lists_cost(node: Node, cut: Copied) -> float:
     """Estimate the instructions of a call that fill the lists, for each channel."""
-    count, _, width, channels = operand(node, "x").shape
+    count, _, width, channels = _map(node)[0]
     rows = cut.windows + (cut.elements if cut.first else 0)
     return rows * (_LIST_ROW + _LIST_EIGHT * -(-width // 8)) / (count * channels)
 
@@ -132,29 +149,64 @@ def _pays(node: Node, cut: Copied) -> bool:
     cost, bands = cost_of(node, cut), cost_in_bands(node)
     if bands is None:
         return True
-    attrs = attrs_of(node, QConvAttrs)
+    attrs: Any = node.attrs
     plain = cost_in_bands(replace(node, attrs=replace(attrs, conv=replace(attrs.conv, dilations=(1, 1)))))
     return cost < _WORTH * bands and (plain is None or bands > _LITTLE * plain)
 
 
-def gathered_depthwise(node: Node, room: int) -> KernelSpec | None:
-    """Compute a dilated depthwise QConv in `room` bytes of scratch; None for others, and if bands are as good."""
-    attrs, image = attrs_of(node, QConvAttrs), operand(node, "x").shape
-    conv = attrs.conv
-    suits = is_spread(node) and conv.split is None and image[3] < LARGEST_PITCH
-    cut = gathered_windows(node, room) if suits else None
+def _gathered(node: Node) -> tuple[Copied, list[Expr]] | None:
+    """Return how a dilated layer is cut, and the numbers of its call; None if bands are as good or it does not fit."""
+    conv, channels = geometry(node), node.outputs[0].shape[3]
+    if conv.split is not None or channels >= LARGEST_PITCH:
+        return None
+    cut = gathered_windows(node, op_def(node.op).scratch(node))
     if cut is None or not _pays(node, cut):
         return None
+    zero = attrs_of(node, QConvAttrs).x_zero if node.op == "QConv" else 0
+    apart = (conv.dilations[0] if conv.kernel[0] > 1 else 1, conv.dilations[1])
+    return cut, [
+        struct("tt_image_of", (*_map(node)[0], *conv.pads[:2], zero)),
+        struct("tt_taps_of", (*conv.kernel, *conv.strides, *conv.kernel)),
+        *map(i32, apart),
+        *map(struct, ("tt_copied_of", "tt_listed_of"), cut.numbers),
+    ]
+
+
+def gathered_depthwise(node: Node) -> KernelSpec | None:
+    """Compute a depthwise QConv with dilated windows; None for others, and if bands are as good."""
+    found = _gathered(node) if is_spread(node) else None
+    if found is None:
+        return None
+    cut, numbers = found
     inputs = tensors(node, "x", "w", "bias", "multiplier", "shift")
     scratch = tirx.decl_buffer((cut.scratch_bytes,), "int8", "copy")
-    down = conv.dilations[0] if conv.kernel[0] > 1 else 1
 
     def make(y: Buffer, given: Sequence[Buffer]) -> Stmt:
-        sizes = struct("tt_image_of", (*image, *conv.pads[:2], attrs.x_zero))
-        window = struct("tt_taps_of", (*conv.kernel, *conv.strides, *conv.kernel))
-        cuts = map(struct, ("tt_copied_of", "tt_listed_of"), cut.numbers)
-        numbers = (sizes, window, i32(down), i32(conv.dilations[1]), *cuts)
-        call = called("tt_depthwise8_gathered", *map(first, (y, scratch, *given)), *numbers, end_of(attrs))
+        end = end_of(attrs_of(node, QConvAttrs))
+        call = called("tt_depthwise8_gathered", *map(first, (y, scratch, *given)), *numbers, end)
         return tirx.stmt_seq(tirx.AllocBuffer(scratch), call)
 
     return KernelSpec(inputs, [written(inputs, result(node, "y").shape, "int8", make)], plain)
+
+
+def gathered_gradient(node: Node) -> KernelSpec | None:
+    """Compute a depthwise QConvGradInput with dilated windows; None for others, and if bands are as good."""
+    attrs = attrs_of(node, QConvGradInputAttrs)
+    by_bits = attrs.mask.kind == "bits" and result(node, "error").shape[3] % 8 > 0  # its bits are not in whole bytes
+    before = _map(node)[2]
+    found = _gathered(node) if spreads_error(node) and not by_bits and min(before) >= 0 else None
+    if found is None:
+        return None
+    cut, numbers = found
+    names = ("peak", "p_out", "p_in", "g", "multiplier", "shift", "w", *attrs.mask.operands)
+    inputs, scratch = tensors(node, *names), tirx.decl_buffer((cut.scratch_bytes,), "int8", "copy")
+
+    def make(y: Buffer, given: Sequence[Buffer]) -> Stmt:
+        peak, p_out, p_in, g, multiplier, shift, w, *others = given
+        mask = others[0] if others else g
+        places = map(first, (y, scratch, peak, g, w, multiplier, shift, mask))
+        exponent = p_in[(0,)] - p_out[(0,)]
+        call = called("tt_depthwise8_gathered_error", *places, exponent, *numbers, kept_of(attrs.mask))
+        return tirx.stmt_seq(tirx.AllocBuffer(scratch), call)
+
+    return KernelSpec(inputs, [written(inputs, result(node, "error").shape, "int8", make), None], plain)
