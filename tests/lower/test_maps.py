@@ -12,7 +12,7 @@ import pytest
 from testing.kernels.boards import measure
 from testing.kernels.sanitised import SCALAR, VECTORS, run_sanitised
 from testing.ops.case import Case
-from testing.ops.case_quantised import KINDS, Geometry, of_range, qconv
+from testing.ops.case_quantised import KINDS, MASKS, Geometry, mask, of_range, qconv, qconv_grad_input
 from tests.e2e.marks import needs_qemu
 from tinytrain_compile.lower.kernels import InstructionSet, KernelContext
 from tinytrain_compile.lower.lower import lower_node
@@ -86,6 +86,25 @@ def gathered() -> list[Case]:
     ]
 
 
+ERRORS: tuple[Geometry, ...] = (
+    ((2, 9, 7, 8), 8, ConvAttrs((3, 3), pads=(2, 2, 2, 2), dilations=(2, 2), groups=8)),
+    ((1, 14, 11, 8), 8, ConvAttrs((2, 5), pads=(1, 3, 2, 2), dilations=(3, 3), groups=8)),
+    ((1, 1, 51, 8), 8, ConvAttrs((1, 9), pads=(0, 12, 0, 12), dilations=(1, 3), groups=8)),
+    ((1, 12, 10, 8), 8, ConvAttrs((7, 7), pads=(6, 6, 6, 6), dilations=(2, 2), groups=8)),
+)
+"""Layers whose data gradients gather: from one list, from two, from a row, with four vectors of taps."""
+
+
+def gathered_errors() -> list[Case]:
+    """Data gradients of all kinds of data and masks."""
+    rng = np.random.default_rng(6)
+    return [
+        qconv_grad_input(rng, geometry, kind, mask(rng, MASKS[(index + kind) % 3]))
+        for index, geometry in enumerate(ERRORS)
+        for kind in range(KINDS)
+    ]
+
+
 def test_pairs_of_rows_are_those_of_the_reference(tmp_path: Path) -> None:
     """Not if a map's border is one column off."""
     cases = paired()
@@ -106,9 +125,18 @@ def test_spread_windows_are_those_of_the_reference(isa: InstructionSet, tmp_path
 
 
 def test_gathered_windows_are_those_of_the_reference(tmp_path: Path) -> None:
-    """Not if rows of taps that are two apart are taken for neighbours of any others."""
+    """Not if rows of taps that are two apart are taken for neighbours."""
     cases = gathered()
     assert all("tt_depthwise8_gathered(" in lower_node(case.node(), "k", VECTORS).source for case in cases)
+    run_sanitised(cases, tmp_path, context=VECTORS)
+    with pytest.raises(AssertionError, match=r"Sanitizer|differs"):
+        run_sanitised(cases[:1], tmp_path, lambda text: text.replace("2, 2, tt_copied", "1, 2, tt_copied"), VECTORS)
+
+
+def test_gathered_errors_are_those_of_the_reference(tmp_path: Path) -> None:
+    """Not if rows of taps that are two apart are taken for neighbours."""
+    cases = gathered_errors()
+    assert all("tt_depthwise8_gathered_error(" in lower_node(case.node(), "k", VECTORS).source for case in cases)
     run_sanitised(cases, tmp_path, context=VECTORS)
     with pytest.raises(AssertionError, match=r"Sanitizer|differs"):
         run_sanitised(cases[:1], tmp_path, lambda text: text.replace("2, 2, tt_copied", "1, 2, tt_copied"), VECTORS)
@@ -132,5 +160,5 @@ def test_a_narrow_map_lies_on_its_side() -> None:
 @pytest.mark.qemu
 @pytest.mark.parametrize("target", BOARDS)
 def test_copied_maps_on_a_board(target: str) -> None:
-    cases = [*paired(), *spread(), *(gathered() if target == "cortex-m55" else [])]
+    cases = [*paired(), *spread(), *([*gathered(), *gathered_errors()] if target == "cortex-m55" else [])]
     assert all(found.equal for found in measure(cases, target))
