@@ -38,7 +38,7 @@ def depthwise(
 
 def paired() -> list[Case]:
     """3x3: even and odd maps, wide and high ones, in strips, without a border or with an uneven one, dilated evenly or
-    not."""
+    not, also in small maps."""
     sizes = ((8, 8), (7, 9), (25, 6), (6, 25), (13, 100))
     plain = [depthwise(size, (3, 3), (1, 1), pads, 1) for size in sizes for pads in ((1, 1, 1, 1), (0, 1, 1, 0))]
     dilated = [
@@ -51,7 +51,7 @@ def paired() -> list[Case]:
             ((3, 1), (0, 0, 0, 0)),
         )
     ]
-    return plain + dilated
+    return [*plain, *dilated, depthwise((7, 7), (3, 3), (2, 2), (2, 2, 2, 2), 2)]
 
 
 def spread() -> list[Case]:
