@@ -1,4 +1,4 @@
-"""Depthwise convolutions with dilated windows whose taps are gathered from a copy of the image (tt_mve_taps.h): its cut."""
+"""Depthwise layers with dilated windows whose taps are gathered from a copy of the image (tt_mve_taps.h): its cut."""
 
 from __future__ import annotations
 
