@@ -178,7 +178,9 @@ static inline int32_t tt_hold_many(const tt_dense_row *row)
 static inline TT_ALWAYS int32_t tt_move_by_sixteen(const tt_dense_row *row, int32_t limit)
 {
     const int32_t count = row->count & ~15;
-    uint32x4_t word = vaddq_n_u32(vmulq_n_u32(vidupq_n_u32(0u, 1), TT_GOLDEN), row->word);
+    uint32_t none = 0;
+    TT_UNSEEN(none); /* as in tt_count_x4 */
+    uint32x4_t word = vaddq_n_u32(vmulq_n_u32(vidupq_n_u32(none, 1), TT_GOLDEN), row->word);
     const int8x16_t most = vdupq_n_s8((int8_t)limit), least = vnegq_s8(most);
     const int16x8_t step = vdupq_n_s16((int16_t)(row->step >> 16));
     for (int32_t i = 0; i < count; i += 16) {

@@ -97,6 +97,16 @@ static inline tt_i32x4 tt_mla_x4(tt_i32x4 sum, tt_i32x4 a, int32_t b)
 #endif
 }
 
+/* lanes + value, which takes no vector of its own. */
+static inline tt_i32x4 tt_plus_x4(tt_i32x4 lanes, int32_t value)
+{
+#if TT_HAS_MVE
+    return vaddq_n_s32(lanes, value);
+#else
+    return lanes + value;
+#endif
+}
+
 /* The low bytes of the lanes, to to[0], to[step] ... */
 static inline void tt_scatter8_x4(int8_t *to, int32_t step, tt_i32x4 lanes)
 {

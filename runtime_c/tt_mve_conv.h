@@ -162,43 +162,68 @@ static inline TT_ALWAYS void tt_copy_few8(int8_t *to, const int8_t *from, int32_
     tt_copy8(to, from, n);
 }
 
-/* to[i] = value for i < n, n > 0. */
-static inline TT_ALWAYS void tt_fill8(int8_t *to, int32_t value, int32_t n)
+/* tt_fill8, short for one vector; n is a constant. */
+static inline TT_ALWAYS void tt_fill_few8(int8_t *to, int32_t value, int32_t n)
 {
 #if TT_HAS_MVE
-    const int8x16_t all = vdupq_n_s8((int8_t)value);
-    __asm__ volatile("dlstp.8 lr, %[n]\n"
-                     "1:\n\tvstrb.8 %q[all], [%[to]], #16\n\tletp lr, 1b"
-        : [to] "+r"(to)
-        : [n] "r"(n), [all] "w"(all)
-        : "lr", "memory");
-#else
-    memset(to, value, (size_t)n);
+    if (n <= 16) {
+        const mve_pred16_t few = vctp8q((uint32_t)n);
+        const int8x16_t all = vdupq_n_s8((int8_t)value);
+        __asm__ volatile("vpst\n\tvstrbt.8 %q[all], [%[to]]" : : [to] "r"(to), [all] "w"(all), [few] "Up"(few) : "memory");
+        return;
+    }
 #endif
+    tt_fill8(to, value, n);
+}
+
+/* Columns of taps up to which each is tested at a border: a run of border costs more to fill. */
+#define TT_TESTED_COLUMNS 3
+
+/* A row of taps that is partly outside of the image. from, column: where the first tap would be. */
+static inline TT_ALWAYS void tt_dilated_edge8(int8_t *to, const int8_t *from, int32_t column, tt_conv_shape of)
+{
+    const int32_t apart = of.dilation_columns, n = of.channels;
+    if (of.columns <= TT_TESTED_COLUMNS) {
+        for (int32_t j = 0; j < of.columns; j++) {
+            const int32_t at = column + j * apart;
+            if (at >= 0 && at < of.width) {
+                tt_copy_few8(to + j * n, from + j * apart * n, n);
+            } else {
+                tt_fill_few8(to + j * n, of.zero, n);
+            }
+        }
+        return;
+    }
+    /* taps in front of the row, and from which one on they are behind it */
+    const int32_t first = tt_clamp((apart - 1 - column) / apart, 0, of.columns);
+    const int32_t end = tt_clamp((of.width - column + apart - 1) / apart, first, of.columns);
+    if (first > 0) {
+        tt_fill8(to, of.zero, first * n);
+    }
+    for (int32_t j = first; j < end; j++) {
+        tt_copy_few8(to + j * n, from + j * apart * n, n);
+    }
+    if (end < of.columns) {
+        tt_fill8(to + end * n, of.zero, (of.columns - end) * n);
+    }
 }
 
 /* The window of a pixel, its columns one by one. x: the image; row, column: of its first tap. */
 static inline TT_ALWAYS void tt_dilated8(int8_t *to, const int8_t *x, int32_t row, int32_t column, tt_conv_shape of)
 {
-    const int32_t step = of.dilation_columns * of.channels, run = of.columns * of.channels;
-    /* taps in front of the row, and from which one on they are behind it */
-    const int32_t first = column >= 0 ? 0 : (-column + of.dilation_columns - 1) / of.dilation_columns;
-    const int32_t room = (of.width - column + of.dilation_columns - 1) / of.dilation_columns;
-    const int32_t end = room < of.columns ? room : of.columns;
-    for (int32_t i = 0; i < of.rows; i++, row += of.dilation_rows, to += run) {
-        if (row < 0 || row >= of.height || first >= end) {
-            tt_fill8(to, of.zero, run);
-            continue;
-        }
-        const int8_t *from = x + (row * of.width + column + first * of.dilation_columns) * of.channels;
-        if (first > 0) {
-            tt_fill8(to, of.zero, first * of.channels);
-        }
-        for (int32_t j = first; j < end; j++, from += step) {
-            tt_copy_few8(to + j * of.channels, from, of.channels);
-        }
-        if (end < of.columns) {
-            tt_fill8(to + end * of.channels, of.zero, (of.columns - end) * of.channels);
+    const int32_t apart = of.dilation_columns, n = of.channels;
+    const bool inside = column >= 0 && column + (of.columns - 1) * apart < of.width;
+    for (int32_t i = 0; i < of.rows; i++, row += of.dilation_rows, to += of.columns * n) {
+        const int8_t *const from = x + (row * of.width + column) * n;
+        if (row < 0 || row >= of.height) {
+            tt_fill8(to, of.zero, of.columns * n);
+        } else if (inside) {
+#pragma GCC unroll 5
+            for (int32_t j = 0; j < of.columns; j++) {
+                tt_copy_few8(to + j * n, from + j * apart * n, n);
+            }
+        } else {
+            tt_dilated_edge8(to, from, column, of);
         }
     }
 }

@@ -4,7 +4,7 @@
 #define TT_MVE_ERRORS_H
 
 #include "tt_errors.h"
-#include "tt_mve_windows.h"
+#include "tt_mve_taps.h"
 
 /* -1 where the errors from element `at` on, `step` apart, are kept; bits: of whole bytes of channels; bit: at % 8. */
 static inline TT_ALWAYS tt_i32x4 tt_kept_x4(const void *mask, int32_t at, int32_t bit, int32_t step, tt_keep keep)
@@ -150,6 +150,58 @@ static inline TT_ALWAYS void tt_depthwise8_error(int8_t *y, int8_t *scratch, int
 {
     tt_depthwise8_error_rows(
         y, scratch, peak, g, w, multiplier, shift, mask, NULL, exponent, layer, window, spread, cut, keep);
+}
+
+/* Four errors at a time, n > 0, from element `place` on; windows: see tt_next_windows_x4. */
+static inline TT_ALWAYS void tt_gathered8_error(int8_t *y, int32_t place, const int8_t *copy, const uint16_t *list,
+    int32_t step, int32_t n, const tt_taps16 *taps, int32_t vectors, int32_t channels, tt_error_ends ends)
+{
+    const int32_t bit = place % 8;
+    TT_UNSEEN(copy); /* as in tt_gathered8 */
+    do {
+        const tt_i32x4 sums = tt_next_windows_x4(&copy, &list, step, taps, vectors);
+        tt_i32x4 error = tt_requantise_x4(sums, ends.factor, ends.by);
+        if (ends.keep.kind != TT_ALL_KEPT) {
+            error &= tt_kept_x4(ends.mask, place, bit, channels, ends.keep);
+        }
+        tt_scatter8_x4(y + place, channels, tt_usual_error_x4(error, ends.peak));
+        place += 4 * channels;
+    } while (--n > 0);
+}
+
+/* A depthwise QConvGradInput with dilated windows, in strips of at least four pixels. layer, exponent, mask: see
+ * tt_depthwise8_error_rows; the others: see tt_depthwise8_gathered. */
+static inline TT_ALWAYS void tt_depthwise8_gathered_error(int8_t *y, int8_t *scratch, int32_t *peak, const int8_t *g,
+    const int8_t *w, const int32_t *multiplier, const int8_t *shift, const void *mask, int32_t exponent, tt_image layer,
+    tt_taps window, int32_t down, int32_t right, tt_copied cut, tt_listed of, tt_keep keep)
+{
+    int32_t largest = *peak;
+    const int32_t area = window.rows * window.columns, n = layer.channels;
+    const int32_t pixels = cut.strip * cut.wide, last = tt_last_four(pixels), step = of.windows > 0 ? 0 : 1;
+    const tt_gathered in = tt_gathered_in(scratch, cut, of);
+    tt_taps16 taps[TT_MOST_TAPS16];
+    tt_image image = layer;
+    image.top = (window.rows - 1) * down - layer.top;
+    image.left = (window.columns - 1) * right - layer.left;
+    tt_begin_gathered(in, image, window, down, right, true, cut, of);
+    for (int32_t turn = 0; turn < image.count * n; turn++) {
+        const int32_t c = image.count == 1 ? turn : turn % n, map = image.count == 1 ? 0 : turn / n;
+        (void)tt_read_taps16(taps, in.places, w + c * area, area, cut.vectors);
+        const tt_error_ends ends = {
+            tt_all(multiplier[c]), tt_all(tt_clamp(shift[c] + exponent, -31, 31)), mask, keep, &largest};
+        const int8_t *const own = g + map * image.height * image.width * n + c;
+        for (int32_t i = 0; i < cut.high; i += cut.strip) {
+            const int32_t first = i + cut.strip <= cut.high ? i : cut.high - cut.strip;
+            const int8_t *const at = in.copy + cut.before - image.left;
+            const int32_t place = (map * cut.high + first) * cut.wide * n + c;
+            tt_copy_rows8(in.copy, own, first - image.top, in.list + of.first, image, down, cut, of.elements > 0);
+            for (int32_t done = 0; done < pixels; done = done < last ? last : pixels) {
+                const int32_t fours = done < last ? pixels / 4 : 1;
+                tt_gathered8_error(y, place + done * n, at + done * step, in.list + done, step, fours, taps, cut.vectors, n, ends);
+            }
+        }
+    }
+    *peak = largest;
 }
 
 /* tt_depthwise_error, four neighbouring channels at a time. */

@@ -7,10 +7,9 @@
 #ifndef TT_MVE_FLOAT_H
 #define TT_MVE_FLOAT_H
 
-#include "tt_runtime.h"
+#include "tt_mve_count.h"
 
 #if TT_HAS_MVE_FLOAT
-#include <arm_mve.h>
 typedef float32x4_t tt_f32x4;
 typedef int32x4_t tt_b32x4;
 #else
@@ -50,7 +49,7 @@ static inline tt_f32x4 tt_load_f32x4(const float *from)
 static inline tt_f32x4 tt_gather_f32x4(const float *from, int32_t step)
 {
 #if TT_HAS_MVE_FLOAT
-    return vldrwq_gather_shifted_offset_f32(from, vmulq_n_u32(vidupq_n_u32(0u, 1), (uint32_t)step));
+    return vldrwq_gather_shifted_offset_f32(from, vmulq_n_u32(tt_count_x4(), (uint32_t)step));
 #else
     return (tt_f32x4) {from[0], from[step], from[2 * step], from[3 * step]};
 #endif
@@ -61,7 +60,7 @@ static inline tt_f32x4 tt_load_some_f32x4(const float *from, int32_t step, int32
 #if TT_HAS_MVE_FLOAT
     const mve_pred16_t live = vctp32q((uint32_t)n);
     return step == 1 ? vldrwq_z_f32(from, live)
-                     : vldrwq_gather_shifted_offset_z_f32(from, vmulq_n_u32(vidupq_n_u32(0u, 1), (uint32_t)step), live);
+                     : vldrwq_gather_shifted_offset_z_f32(from, vmulq_n_u32(tt_count_x4(), (uint32_t)step), live);
 #else
     tt_f32x4 y = {0.0f, 0.0f, 0.0f, 0.0f};
     for (int32_t i = 0; i < n; ++i) {
@@ -83,7 +82,7 @@ static inline void tt_store_f32x4(float *to, tt_f32x4 lanes)
 static inline void tt_scatter_f32x4(float *to, int32_t step, tt_f32x4 lanes)
 {
 #if TT_HAS_MVE_FLOAT
-    vstrwq_scatter_shifted_offset_f32(to, vmulq_n_u32(vidupq_n_u32(0u, 1), (uint32_t)step), lanes);
+    vstrwq_scatter_shifted_offset_f32(to, vmulq_n_u32(tt_count_x4(), (uint32_t)step), lanes);
 #else
     for (int32_t i = 0; i < 4; ++i) {
         to[i * step] = lanes[i];
@@ -98,7 +97,7 @@ static inline void tt_store_some_f32x4(float *to, int32_t step, int32_t n, tt_f3
     if (step == 1) {
         vstrwq_p_f32(to, lanes, live);
     } else {
-        vstrwq_scatter_shifted_offset_p_f32(to, vmulq_n_u32(vidupq_n_u32(0u, 1), (uint32_t)step), lanes, live);
+        vstrwq_scatter_shifted_offset_p_f32(to, vmulq_n_u32(tt_count_x4(), (uint32_t)step), lanes, live);
     }
 #else
     for (int32_t i = 0; i < n; ++i) {

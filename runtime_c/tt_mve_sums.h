@@ -6,36 +6,10 @@
 #define TT_MVE_SUMS_H
 
 #include "tt_dsp.h"
-
-#if TT_HAS_MVE
-#include <arm_mve.h>
-#endif
+#include "tt_mve_count.h"
 
 #if TT_HAS_MVE
 #define TT_CONSTANT(n) __builtin_constant_p(n)
-
-/* 0, 1, 2 ... GCC 12 must not see that vidup counts from 0: at -O1 it takes the number that follows the last one from a vidup
- * that it then leaves out. */
-static inline TT_ALWAYS uint16x8_t tt_count_x8(void)
-{
-    uint32_t none = 0;
-    TT_UNSEEN(none);
-    return vidupq_n_u16(none, 1);
-}
-
-static inline TT_ALWAYS uint8x16_t tt_count_x16(void)
-{
-    uint32_t none = 0;
-    TT_UNSEEN(none);
-    return vidupq_n_u8(none, 1);
-}
-
-static inline TT_ALWAYS uint32x4_t tt_count_x4(void)
-{
-    uint32_t none = 0;
-    TT_UNSEEN(none);
-    return vidupq_n_u32(none, 1);
-}
 #endif
 
 /* Assembly that reads memory is volatile: else GCC takes it for the same in every turn of a loop, and moves it out. */
@@ -234,6 +208,21 @@ static inline TT_ALWAYS void tt_copy8(int8_t *to, const int8_t *from, int32_t n)
                      : "lr", "q0", "memory");
 #else
     memcpy(to, from, (size_t)n);
+#endif
+}
+
+/* to[i] = value for i < n, n > 0. */
+static inline TT_ALWAYS void tt_fill8(int8_t *to, int32_t value, int32_t n)
+{
+#if TT_HAS_MVE
+    const int8x16_t all = vdupq_n_s8((int8_t)value);
+    __asm__ volatile("dlstp.8 lr, %[n]\n"
+                     "1:\n\tvstrb.8 %q[all], [%[to]], #16\n\tletp lr, 1b"
+        : [to] "+r"(to)
+        : [n] "r"(n), [all] "w"(all)
+        : "lr", "memory");
+#else
+    memset(to, value, (size_t)n);
 #endif
 }
 

@@ -47,6 +47,7 @@ INCLUDED = (
         "tt_mve_conv.h",
         "tt_mve_float.h",
         "tt_mve_errors.h",
+        "tt_mve_taps.h",
         "tt_mve_gradients.h",
         "tt_mve_lines.h",
         "tt_mve_weights.h",

@@ -1,4 +1,4 @@
-"""Depthwise maps that are copied channel by channel, by tt_depthwise.h: of any size, and dilated."""
+"""Depthwise maps that are copied channel by channel: of any size and dilated (tt_depthwise.h, tt_mve_taps.h)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from testing.kernels.boards import measure
-from testing.kernels.sanitised import SCALAR, run_sanitised
+from testing.kernels.sanitised import SCALAR, VECTORS, run_sanitised
 from testing.ops.case import Case
-from testing.ops.case_quantised import qconv
+from testing.ops.case_quantised import KINDS, MASKS, Geometry, mask, of_range, qconv, qconv_grad_input
 from tests.e2e.marks import needs_qemu
 from tinytrain_compile.lower.kernels import InstructionSet, KernelContext
 from tinytrain_compile.lower.lower import lower_node
@@ -38,7 +38,7 @@ def depthwise(
 
 def paired() -> list[Case]:
     """3x3: even and odd maps, wide and high ones, in strips, without a border or with an uneven one, dilated evenly or
-    not."""
+    not, also in small maps."""
     sizes = ((8, 8), (7, 9), (25, 6), (6, 25), (13, 100))
     plain = [depthwise(size, (3, 3), (1, 1), pads, 1) for size in sizes for pads in ((1, 1, 1, 1), (0, 1, 1, 0))]
     dilated = [
@@ -51,7 +51,7 @@ def paired() -> list[Case]:
             ((3, 1), (0, 0, 0, 0)),
         )
     ]
-    return plain + dilated
+    return [*plain, *dilated, depthwise((7, 7), (3, 3), (2, 2), (2, 2, 2, 2), 2)]
 
 
 def spread() -> list[Case]:
@@ -59,6 +59,50 @@ def spread() -> list[Case]:
     made = [depthwise((13, 11), kernel, (2, 3), (2, 3, 2, 3), 2) for kernel in ((5, 5), (2, 4), (1, 3), (7, 2))]
     rows = [depthwise((1, 50), (1, 5), (1, 4), (0, 8, 0, 8), 1), depthwise((1, 48), (1, 5), (1, 4), (0, 5, 0, 11), 1)]
     return made + rows
+
+
+GATHERED: tuple[Geometry, ...] = (
+    ((2, 9, 7, 3), 3, ConvAttrs((3, 3), pads=(2, 2, 2, 2), dilations=(2, 2), groups=3)),
+    ((1, 13, 11, 3), 3, ConvAttrs((5, 5), pads=(2, 3, 2, 3), dilations=(2, 3), groups=3)),
+    ((1, 11, 11, 3), 3, ConvAttrs((3, 3), dilations=(2, 2), groups=3)),
+    ((1, 14, 14, 3), 3, ConvAttrs((2, 2), pads=(1, 1, 2, 2), dilations=(3, 3), groups=3)),
+    ((1, 1, 51, 3), 3, ConvAttrs((1, 9), pads=(0, 12, 0, 12), dilations=(1, 3), groups=3)),
+    ((1, 1, 3, 3), 3, ConvAttrs((1, 3), pads=(0, 2, 0, 2), dilations=(1, 2), groups=3)),
+    ((1, 9, 9, 3), 3, ConvAttrs((3, 3), pads=(0, 0, 1, 0), dilations=(4, 4), groups=3)),
+    ((1, 11, 9, 2), 2, ConvAttrs((6, 6), pads=(7, 5, 8, 5), dilations=(3, 2), groups=2)),
+    ((1, 12, 10, 3), 3, ConvAttrs((7, 7), pads=(6, 6, 6, 6), dilations=(2, 2), groups=3)),
+)
+"""Windows in one list with the image's elements, or in one of their own; overlapping strips, without and with border
+rows; a row, also of less than four outputs; two outputs; three and four vectors of taps."""
+
+
+def gathered() -> list[Case]:
+    """Layers of all kinds of data, two of whose sums end in a ReLU or only shift down."""
+    rng = np.random.default_rng(5)
+    return [
+        of_range(qconv(rng, geometry, kind), (index + kind) % 3)
+        for index, geometry in enumerate(GATHERED)
+        for kind in range(KINDS)
+    ]
+
+
+ERRORS: tuple[Geometry, ...] = (
+    ((2, 9, 7, 8), 8, ConvAttrs((3, 3), pads=(2, 2, 2, 2), dilations=(2, 2), groups=8)),
+    ((1, 14, 11, 8), 8, ConvAttrs((2, 5), pads=(1, 3, 2, 2), dilations=(3, 3), groups=8)),
+    ((1, 1, 51, 8), 8, ConvAttrs((1, 9), pads=(0, 12, 0, 12), dilations=(1, 3), groups=8)),
+    ((1, 12, 10, 8), 8, ConvAttrs((7, 7), pads=(6, 6, 6, 6), dilations=(2, 2), groups=8)),
+)
+"""Layers whose data gradients gather: from one list, from two, from a row, with four vectors of taps."""
+
+
+def gathered_errors() -> list[Case]:
+    """Data gradients of all kinds of data and masks."""
+    rng = np.random.default_rng(6)
+    return [
+        qconv_grad_input(rng, geometry, kind, mask(rng, MASKS[(index + kind) % 3]))
+        for index, geometry in enumerate(ERRORS)
+        for kind in range(KINDS)
+    ]
 
 
 def test_pairs_of_rows_are_those_of_the_reference(tmp_path: Path) -> None:
@@ -80,6 +124,31 @@ def test_spread_windows_are_those_of_the_reference(isa: InstructionSet, tmp_path
         run_sanitised(cases, tmp_path, lambda text: re.sub(r"(tt_window_of\(\d+, \d+, 1, )\d+", r"\g<1>1", text))
 
 
+def test_gathered_windows_are_those_of_the_reference(tmp_path: Path) -> None:
+    """Not if rows of taps that are two apart are taken for neighbours."""
+    cases = gathered()
+    assert all("tt_depthwise8_gathered(" in lower_node(case.node(), "k", VECTORS).source for case in cases)
+    run_sanitised(cases, tmp_path, context=VECTORS)
+    with pytest.raises(AssertionError, match=r"Sanitizer|differs"):
+        run_sanitised(cases[:1], tmp_path, lambda text: text.replace("2, 2, tt_copied", "1, 2, tt_copied"), VECTORS)
+
+
+def test_gathered_errors_are_those_of_the_reference(tmp_path: Path) -> None:
+    """Not if rows of taps that are two apart are taken for neighbours."""
+    cases = gathered_errors()
+    assert all("tt_depthwise8_gathered_error(" in lower_node(case.node(), "k", VECTORS).source for case in cases)
+    run_sanitised(cases, tmp_path, context=VECTORS)
+    with pytest.raises(AssertionError, match=r"Sanitizer|differs"):
+        run_sanitised(cases[:1], tmp_path, lambda text: text.replace("2, 2, tt_copied", "1, 2, tt_copied"), VECTORS)
+
+
+def test_bands_stay_if_dilation_costs_them_little() -> None:
+    """Their loads are of neighbours."""
+    conv = ConvAttrs((3, 3), pads=(2, 2, 2, 2), dilations=(2, 2), groups=4)
+    case = qconv(np.random.default_rng(3), ((1, 33, 33, 4), 4, conv), 0)
+    assert "tt_depthwise8(" in lower_node(case.node(), "k", VECTORS).source
+
+
 def test_a_narrow_map_lies_on_its_side() -> None:
     """So its long axis has the rows of tiles."""
     form = paired_maps(depthwise((25, 5), (3, 3), (1, 1), (1, 1, 1, 1), 1).node(), 1 << 20)
@@ -91,4 +160,5 @@ def test_a_narrow_map_lies_on_its_side() -> None:
 @pytest.mark.qemu
 @pytest.mark.parametrize("target", BOARDS)
 def test_copied_maps_on_a_board(target: str) -> None:
-    assert all(found.equal for found in measure([*paired(), *spread()], target))
+    cases = [*paired(), *spread(), *([*gathered(), *gathered_errors()] if target == "cortex-m55" else [])]
+    assert all(found.equal for found in measure(cases, target))

@@ -16,9 +16,10 @@ _WIDE, _LARGEST_STEP = 2, 510
 _TILE, _HALF, _LAST, _ROW, _LINE, _CELL, _CLEAR = 66, 37, 36, 30, 20, 4.5, 20
 """Instructions of a tile, of one of one row, of one of one column, of a row of tiles, and to widen a row and an element
 of the image; of a column, to clear its border."""
-_LEAST, _USED = (24, 4), (0.72, 0.3)
-"""Outputs of a map, on average, from which on this form pays; and the part of whole tiles that they are at least.
-Without and with dilation: 3x3 7x7x16 with dilation 2 takes 30,882 instead of 44,587 instructions on a Cortex-M7."""
+_LEAST, _LEAST_DILATED, _LEAST_SMALL, _USED, _USED_SMALL = 24, 14, 4, 0.72, 0.3
+"""Outputs of a map, on average, from which on this form pays, and the part of whole tiles that they are at least.
+Small: of dilated maps, if scratch is there anyway. 3x3 7x7x16 with dilation 2 takes 30,882 instead of 44,587
+instructions on a Cortex-M7."""
 _ROOM = DEPTHWISE_BYTES // 2
 """Bytes of scratch that this form may take even if the plan of other cores needs less."""
 
@@ -100,9 +101,12 @@ class PairedMaps:
         return total
 
 
-def paired_maps(node: Node, room: int) -> PairedMaps | None:
-    """Return the cheapest way in `room` bytes of scratch, None if there is none or the maps are too small."""
-    ways = [way for way in _ways(node) if way.scratch_bytes <= room]
+def paired_maps(node: Node, room: int, small: bool = False) -> PairedMaps | None:
+    """Return the cheapest way in `room` bytes of scratch, None if there is none or the maps are too small.
+
+    small: dilated maps may be, if another form has that scratch.
+    """
+    ways = [way for way in _ways(node, small) if way.scratch_bytes <= room]
     return min(ways, key=lambda way: (way.cost, way.turned, way.strip), default=None)
 
 
@@ -154,12 +158,18 @@ def spread_maps(node: Node, room: int) -> SpreadMaps | None:
     None for others, and if `room` bytes are too few.
     """
     conv, (rows, across) = geometry(node), _axes(node)
-    even = all(number % across.maps == 0 for number in (across.image, across.out, across.pad))
-    if not is_spread(node) or even or conv.split is not None:
+    if not _uneven(node) or conv.split is not None:
         return None
     window = (conv.kernel[1], conv.kernel[0], 1, conv.kernel[1])
     ways = [SpreadMaps(across, rows, window, own) for own in (True, False)]
     return next((way for way in ways if way.scratch_bytes <= room), None)
+
+
+def _uneven(node: Node) -> bool:
+    """Tell whether a layer's dilation does not divide its map's columns, their border or those of the output."""
+    across = _axes(node)[1]
+    even = all(number % across.maps == 0 for number in (across.image, across.out, across.pad))
+    return is_spread(node) and not even
 
 
 def _axes(node: Node) -> tuple[Axis, Axis]:
@@ -170,8 +180,8 @@ def _axes(node: Node) -> tuple[Axis, Axis]:
     return rows, Axis(width, wide, channels, channels, conv.pads[1], conv.dilations[1])
 
 
-def _ways(node: Node) -> list[PairedMaps]:
-    """Return all ways to cut a layer.
+def _ways(node: Node, small: bool) -> list[PairedMaps]:
+    """Return all ways to cut a layer; small: see paired_maps.
 
     A map that its output may overwrite is copied as the plan has it, or more of it at a time.
     """
@@ -181,13 +191,14 @@ def _ways(node: Node) -> list[PairedMaps]:
     rows, columns = _axes(node)
     maps, outputs, dilated = rows.maps * columns.maps, high * wide, is_spread(node)
     used = outputs / (TILE * TILE * rows.tiles * columns.tiles)
-    if outputs < maps * _LEAST[dilated] or used < _USED[dilated]:
+    enough = outputs >= maps * (_LEAST_DILATED if dilated else _LEAST) and used >= _USED
+    if not enough and not (small and dilated and outputs >= maps * _LEAST_SMALL and used >= _USED_SMALL):
         return []
     own, ways = forward_depthwise(node).strip, list[PairedMaps]()
     for turned, (down, across) in enumerate(((rows, columns), (columns, rows))):
         whole = max(down.parts)
         strips = {whole, *range(TILE, whole, TILE)}
-        if not is_spread(node):
+        if not dilated:
             strips = {whole} if turned else {strip for strip in strips if strip % own == 0}
         ways += [PairedMaps(down, across, turned == 1, strip, False) for strip in sorted(strips)]
         if maps > 1:

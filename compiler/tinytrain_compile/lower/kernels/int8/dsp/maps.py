@@ -20,7 +20,7 @@ from tinytrain_compile.ops.names import attrs_of, operand
 def paired_depthwise(node: Node) -> KernelSpec | None:
     """Compute 3x3 windows in steps of one, dilated or not, two rows and two columns of an output at a time; None for
     others."""
-    attrs, form = attrs_of(node, QConvAttrs), paired_maps(node, op_def(node.op).scratch(node))
+    attrs, form = attrs_of(node, QConvAttrs), paired_maps(node, op_def(node.op).scratch(node), small=True)
     if form is None:
         return None
     cut = (1 if form.turned else TAPS, form.strip, form.elements if form.own else 0)

@@ -36,6 +36,7 @@ from tinytrain_compile.lower.kernels.int8.helium.product import (
     kept_lanes,
     patch_product,
 )
+from tinytrain_compile.lower.kernels.int8.helium.taps import gathered_depthwise, gathered_gradient
 from tinytrain_compile.lower.kernels.int8.helium.windows import band_depthwise, band_gradient, image_of
 from tinytrain_compile.lower.kernels.int8.operands import Keep, end_numbers, kept_here, mask_operand
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
@@ -123,6 +124,8 @@ def _on_rows(node: Node, tiles: DepthwiseTiles, step: int) -> bool:
 def vector_depthwise(node: Node, context: KernelContext, block: RowBlock | None = None) -> KernelSpec | None:
     """Compute depthwise: four pixels of a row of a channel at a time."""
     attrs = attrs_of(node, QConvAttrs)
+    if block is None and (made := gathered_depthwise(node)) is not None:
+        return made
     if (bands := band_depthwise(node, block)) is not None:
         return bands
     if not _on_rows(node, forward_depthwise(node), attrs.conv.strides[1]):
@@ -182,7 +185,7 @@ def vector_grad_input(node: Node, context: KernelContext) -> KernelSpec | None:
     if is_depthwise(node):
         return vector_depthwise_gradient(node, context)
     if spreads_error(node):
-        return band_gradient(node, None)
+        return gathered_gradient(node) or band_gradient(node, None)
     pixels = math.prod(result(node, "error").shape[:3])
     product = vector_error_product(node, context, pixels, pixels, False) if is_product(attrs.conv) else None
     return product or (None if context.layout.transposed else any_gradient(node))

@@ -135,13 +135,13 @@ def cut_bands(
     narrow: bool = False,
     pitches: tuple[int, int] | None = None,
     maps: tuple[int, int] = (1, 1),
-    columns: int = 0,
+    whole: tuple[int, int] = (0, 0),
 ) -> tuple[float, Bands] | None:
     """Return the cheapest bands whose scratch is at most `room` bytes, and their cost; None if there are none.
 
     strips: permitted ones; narrow: whether rows may have less than four pixels; pitches: elements of the image from row
     to row and from pixel to pixel, unless its rows are anywhere. maps: interleaved rows and columns; out_hw is of the
-    largest; columns: of all of them. If phases differ in their extents, lanes are pixels of a row.
+    largest, `whole` of all of them. If phases differ in their extents, lanes are pixels of a row.
     """
     width, ragged = -(-out_hw[1] // phases[1]), out_hw[0] % phases[0] + out_hw[1] % phases[1] > 0
     across = (width - 1) * window.strides[1] + window.taps[1] + window.lead[1]
@@ -157,7 +157,9 @@ def cut_bands(
             step = window.strides[0] if by_rows else window.strides[1] * deep
             spare = 0 if by_rows else step * max(LANES - width, 0)
             reach = BYTES * (vectors - 1) + (LANES - 1) * step
-            turns = maps[0] * -(-out_hw[0] // (phases[0] * strip))
+            turns = -(-out_hw[0] // (phases[0] * strip))
+            if maps != (1, 1):
+                turns = sum(-(-(whole[0] - row) // (maps[0] * strip)) for row in range(maps[0]))
             few = spare or ((ragged or maps != (1, 1)) and width == LANES)
             fits = max(deep, reach) <= LARGEST_OFFSET and (by_rows or narrow or not few)
             for places in _noted(read, deep, pitches, 3 if maps[1] > 1 else 2) if fits else ():
@@ -165,7 +167,7 @@ def cut_bands(
                 if bands.scratch_bytes <= room:
                     ways.append(
                         (
-                            bands.cost(width, read, turns, _EDGES * maps[0], strip * phases[0] < out_hw[0], columns),
+                            bands.cost(width, read, turns, _EDGES * maps[0], strip * phases[0] < out_hw[0], whole[1]),
                             bands,
                         )
                     )
@@ -217,9 +219,18 @@ def _cut_maps(node: Node, tiles: DepthwiseTiles, anywhere: bool = False) -> Maps
 
     None if bands do not suit it. The maps may differ by a row or a column. anywhere: rows of the image lie anywhere.
     """
+    return min(_ways(node, tiles, anywhere), key=lambda way: way[0], default=(0, None))[1]
+
+
+def _ways(node: Node, tiles: DepthwiseTiles, anywhere: bool) -> list[tuple[float, Maps]]:
     steps = [sorted({1, *pair}) for pair in zip(geometry(node).dilations, shared_steps(node), strict=True)]
     ways = [_cut_by(node, tiles, (rows, columns), anywhere) for rows in steps[0] for columns in steps[1]]
-    return min((way for way in ways if way), key=lambda way: way[0], default=(0, None))[1]
+    return [way for way in ways if way]
+
+
+def cost_in_bands(node: Node) -> float | None:
+    """Estimate the instructions of a channel of a depthwise QConv, None if bands do not suit it."""
+    return min((cost for cost, _ in _ways(node, forward_depthwise(node), False)), default=None)
 
 
 def _cut_by(node: Node, tiles: DepthwiseTiles, spread: tuple[int, int], anywhere: bool) -> tuple[float, Maps] | None:
@@ -235,7 +246,7 @@ def _cut_by(node: Node, tiles: DepthwiseTiles, spread: tuple[int, int], anywhere
     pitches = None if anywhere else (spread[0] * width * channels, spread[1] * channels)
     narrow = node.op == "QConv" and (columns % spread[1] == 0 or columns // spread[1] >= LANES)
     bands = cut_bands(
-        tiles.scratch_bytes, tiles.phases, (high, wide), window, strips, width, narrow, pitches, spread, columns
+        tiles.scratch_bytes, tiles.phases, (high, wide), window, strips, width, narrow, pitches, spread, (rows, columns)
     )
     return (bands[0], (spread, (high, wide), window, bands[1])) if bands else None
 
