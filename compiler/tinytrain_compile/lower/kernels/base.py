@@ -238,6 +238,11 @@ def left_over(extent: Index, unit: int) -> int:
     return extent % unit if isinstance(extent, int) else 0
 
 
+def tiles_of(extent: Index, tile: int) -> Index:
+    """Return the number of tiles for these rows or columns; the last one may be incomplete."""
+    return extent // tile + (1 if left_over(extent, tile) else 0)
+
+
 def both(tests: Iterable[Expr | None]) -> Expr | None:
     """Return the conjunction of all tests; None if there are none (a test may be None)."""
     result: Expr | None = None

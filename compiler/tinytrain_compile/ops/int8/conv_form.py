@@ -465,7 +465,7 @@ def correlation_tiles(conv: ConvAttrs, image: tuple[int, ...], error: tuple[int,
     """Choose a way to widen both operands within a budget that takes little scratch; None if none fits."""
     batch, height, width, outputs = error
     columns = conv.kernel[1] * image[3]
-    tile = register_tile(outputs, columns)
+    tile = (2, 2) if outputs > 1 and columns > 1 else register_tile(outputs, columns)
     if tile == (1, 1):
         return None
     pitch = -(-width // DOT_TERMS) * DOT_TERMS
@@ -475,7 +475,8 @@ def correlation_tiles(conv: ConvAttrs, image: tuple[int, ...], error: tuple[int,
     least, most = SCRATCH_BYTES
     budget = min(max(least, 2 * (math.prod(image) + math.prod(error))), most)
     found: list[tuple[int, CorrelationTiles]] = []
-    for axis, (own, other) in enumerate(((outputs, columns), (columns, outputs))):
+    whole = tuple(-(-extent // size) * size for extent, size in zip((outputs, columns), tile, strict=True))
+    for axis, (own, other) in enumerate((whole, whole[::-1])):
         for strip in range(tile[axis], own + 1, tile[axis]):
             tiles = CorrelationTiles(tile, axis, strip, *form)
             if own % strip == 0 and tiles.scratch_bytes <= budget:

@@ -8,7 +8,7 @@ from tvm import s_tir, te, tirx
 from tvm.ir import Expr
 
 from tinytrain_compile.lower.intrinsics import tensor as instructions
-from tinytrain_compile.lower.kernels.base import Finish, Load, Schedule, guarded, i32, reduce_axes, total
+from tinytrain_compile.lower.kernels.base import Finish, Load, Schedule, both, guard, guarded, i32, left_over, reduce_axes, tiles_of, total
 from tinytrain_compile.lower.schedules import HINT, keep_results, keep_tables
 from tinytrain_compile.ops.int8.conv_form import CorrelationTiles
 from tinytrain_compile.ops.int8.tiles import DOT_TERMS
@@ -35,17 +35,20 @@ def correlation(
 
     def of_error(i: Expr, b: Expr, step: Expr, p: Expr, odd: Expr, half: Expr) -> Expr:
         lane = odd + half * 2
+        channel = i * ti + p
+        tests = [channel < outputs] if left_over(outputs, ti) else []
         if tiles.pitch == width:
-            return error[b, step * DOT_TERMS + lane, i * ti + p].astype("int16")
+            return guard(both(tests), error[b, step * DOT_TERMS + lane, channel].astype("int16"))
         row, column = div(step, across), mod(step, across) * DOT_TERMS + lane
-        return guarded(column < width, error[b, row * width + column, i * ti + p].astype("int16"))
+        return guard(both([*tests, column < width]), error[b, row * width + column, channel].astype("int16"))
 
     def of_image(j: Expr, b: Expr, phase: Expr, step: Expr, q: Expr, odd: Expr, half: Expr) -> Expr:
-        return image(b, j * tj + q, phase, div(step, across), mod(step, across) * DOT_TERMS + odd + half * 2)
+        value = image(b, j * tj + q, phase, div(step, across), mod(step, across) * DOT_TERMS + odd + half * 2)
+        return guarded(j * tj + q < columns, value) if left_over(columns, tj) else value
 
-    left = te.compute((outputs // ti, tiles.batch, tiles.blocks, ti, 2, 2), of_error, "left")
+    left = te.compute((tiles_of(outputs, ti), tiles.batch, tiles.blocks, ti, 2, 2), of_error, "left")
     steps = tiles.image_rows * across
-    right = te.compute((columns // tj, tiles.batch, tiles.phases, steps, tj, 2, 2), of_image, "right")
+    right = te.compute((tiles_of(columns, tj), tiles.batch, tiles.phases, steps, tj, 2, 2), of_image, "right")
     b, step, odd, half = axes = reduce_axes(tiles.batch, tiles.blocks, 2, 2)
 
     def term(i: Expr, r: Expr, j: Expr, p: Expr, q: Expr) -> Expr:
@@ -54,7 +57,7 @@ def correlation(
         place = (b, phase, first + step, q, odd, half)
         return total(i32(left[i, b, step, p, odd, half]) * i32(right[(j, *place)]), axes)
 
-    acc = te.compute((outputs // ti, taps, columns // tj, ti, tj), term, "acc")
+    acc = te.compute((tiles_of(outputs, ti), taps, tiles_of(columns, tj), ti, tj), term, "acc")
     out = te.compute(
         shape, lambda o, r, j: finish(acc[div(o, ti), r, div(j, tj), mod(o, ti), mod(j, tj)], o, r, j), "out"
     )

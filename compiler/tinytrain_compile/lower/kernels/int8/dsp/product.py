@@ -22,6 +22,7 @@ from tinytrain_compile.lower.kernels.base import (
     i32,
     left_over,
     reduce_axes,
+    tiles_of,
     total,
 )
 from tinytrain_compile.lower.kernels.context import CodeStyle
@@ -80,7 +81,7 @@ def packed_product(
         other = right.load(j * tj + q, step * DOT_TERMS + odd + half * 2) if b is None else b[j, step, q, odd, half]
         return total(i32(a[i, step, p, odd, half]) * i32(other), axes)
 
-    acc = te.compute((_tiles_of(m, ti), n // tj, ti, tj), term, "acc")
+    acc = te.compute((tiles_of(m, ti), n // tj, ti, tj), term, "acc")
     div, mod = tirx.indexdiv, tirx.indexmod
     out = te.compute((m, n), lambda i, j: finish(acc[div(i, ti), div(j, tj), mod(i, ti), mod(j, tj)], i, j), "out")
 
@@ -103,11 +104,6 @@ def packed_product(
     return out, schedule
 
 
-def _tiles_of(rows: Index, tile: int) -> Index:
-    """Return the number of tiles for these rows; an incomplete last tile repeats the last row."""
-    return rows // tile + (1 if left_over(rows, tile) else 0)
-
-
 def _stage(operand: PackedOperand, extents: tuple[Index, int], tile: int, tiles: PackedTiles, name: str) -> te.Tensor:
     """Return an operand as blocks of DOT_TERMS elements of each row of a tile, even ones before odd ones (see
     tt_widen4)."""
@@ -118,7 +114,7 @@ def _stage(operand: PackedOperand, extents: tuple[Index, int], tile: int, tiles:
         value = operand.element(tirx.min(row, rows - 1) if left_over(rows, tile) else row, position)
         return value if tiles.depth == k else guarded(position < k, value)
 
-    return te.compute((_tiles_of(rows, tile), tiles.depth // DOT_TERMS, tile, 2, 2), element, name)
+    return te.compute((tiles_of(rows, tile), tiles.depth // DOT_TERMS, tile, 2, 2), element, name)
 
 
 def _loops(
