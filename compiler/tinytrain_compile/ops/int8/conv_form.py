@@ -27,8 +27,8 @@ from tinytrain_compile.ops.int8.tiles import (
     line_tiles,
     packed_row_tiles,
     packed_tiles,
+    ragged_tile,
     ready_tiles,
-    register_tile,
 )
 from tinytrain_compile.ops.linear import weight_dtypes
 from tinytrain_compile.ops.names import is_prepared, operand, result
@@ -465,7 +465,7 @@ def correlation_tiles(conv: ConvAttrs, image: tuple[int, ...], error: tuple[int,
     """Choose a way to widen both operands within a budget that takes little scratch; None if none fits."""
     batch, height, width, outputs = error
     columns = conv.kernel[1] * image[3]
-    tile = (2, 2) if outputs > 1 and columns > 1 else register_tile(outputs, columns)
+    tile = ragged_tile(outputs, columns)
     if tile == (1, 1):
         return None
     pitch = -(-width // DOT_TERMS) * DOT_TERMS

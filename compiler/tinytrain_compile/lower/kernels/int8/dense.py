@@ -335,7 +335,7 @@ def _flat_weight_gradient(
     def weight(acc: Expr, o: Expr, i: Expr) -> Expr:
         return finish(acc, o, 0, 0, i)
 
-    tiles = packed_tiles(*extents)
+    tiles = packed_tiles(*extents, ragged=True)
     made = product(node, extents, left, right, weight, stages, 0) if context.has_large_tiles else None
     out, schedule = made or packed_product(extents, left, right, weight, tiles, context.style, stages, channel_axis=0)
     return x, g, out, schedule

@@ -81,7 +81,7 @@ def packed_product(
         other = right.load(j * tj + q, step * DOT_TERMS + odd + half * 2) if b is None else b[j, step, q, odd, half]
         return total(i32(a[i, step, p, odd, half]) * i32(other), axes)
 
-    acc = te.compute((tiles_of(m, ti), n // tj, ti, tj), term, "acc")
+    acc = te.compute((tiles_of(m, ti), tiles_of(n, tj), ti, tj), term, "acc")
     div, mod = tirx.indexdiv, tirx.indexmod
     out = te.compute((m, n), lambda i, j: finish(acc[div(i, ti), div(j, tj), mod(i, ti), mod(j, tj)], i, j), "out")
 
@@ -94,7 +94,7 @@ def packed_product(
         else:
             _sums(sch, tiles, style.pair_steps)
         if tiles.widens_right:
-            _widen(sch, "right", right, tiles.depth == k)
+            _widen(sch, "right", right, tiles.depth == k, left_over(n, tj) == 0)
         _widen(sch, "left", left, tiles.depth == k, left_over(m, ti) == 0)
         if whole and end:
             *_, column, row = sch.get_loops(sch.get_sblock("out"))
