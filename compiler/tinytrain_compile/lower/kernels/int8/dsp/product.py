@@ -88,7 +88,8 @@ def packed_product(
     whole = end is not None and bool(tiles.ends) and not style.small and left_over(m, ti) == 0 and n <= TILE_PITCH
 
     def schedule(sch: s_tir.Schedule) -> None:
-        _loops(sch, tiles, tables, channel_axis, style.ragged_tiles and left_over(m, ti) > 0, whole)
+        incomplete = tuple(style.ragged_tiles and left_over(*sizes) > 0 for sizes in ((m, ti), (n, tj)))
+        _loops(sch, tiles, tables, channel_axis, incomplete, whole)
         if tiles.direct:
             _direct_sums(sch, tiles, right)
         else:
@@ -122,14 +123,14 @@ def _loops(
     tiles: PackedTiles,
     tables: Sequence[te.Tensor],
     channel_axis: int,
-    ragged: bool,
+    incomplete: tuple[bool, ...],
     whole: bool,
 ) -> None:
     """Order the loops: strip of one operand, tile of the other, tile of the strip; operands are widened where their
     loop starts.
 
-    ragged: the last tile of rows of the left operand is not whole, and is split off. whole: one
-    helper finishes all sums of a tile.
+    incomplete: whether the last tile of an axis (left, right) is not whole, and is split off. whole: one helper
+    finishes all sums of a tile.
     """
     out = sch.get_sblock("out")
     loops = list(sch.get_loops(out))
@@ -138,8 +139,9 @@ def _loops(
     outer, moved_tile = sch.split(loops[moved], [None, tiles.tile[moved]])
     inner = [moved_tile, kept_tile] if kept == 0 else [kept_tile, moved_tile]  # a column's factors are read once
     sch.reorder(strip, outer, inside, *inner)
-    if ragged:
-        sch.annotate(inside if kept == 0 else outer, HINT, 1)
+    for axis, loop in ((kept, inside), (moved, outer)):
+        if incomplete[axis]:
+            sch.annotate(loop, HINT, 1)
     acc = sch.get_sblock("acc")
     sch.set_scope(acc, 0, "local")
     sch.compute_at(acc, inside, preserve_unit_loops=True)
