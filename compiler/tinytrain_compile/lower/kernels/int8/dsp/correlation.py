@@ -8,7 +8,7 @@ from tvm import s_tir, te, tirx
 from tvm.ir import Expr
 
 from tinytrain_compile.lower.intrinsics import tensor as instructions
-from tinytrain_compile.lower.kernels.base import Finish, Load, Schedule, both, guard, guarded, i32, left_over, reduce_axes, tiles_of, total
+from tinytrain_compile.lower.kernels.base import Finish, Load, Schedule, guarded, i32, reduce_axes, row_of_tile, sum_of_row, tiles_of, total
 from tinytrain_compile.lower.schedules import HINT, keep_results, keep_tables
 from tinytrain_compile.ops.int8.conv_form import CorrelationTiles
 from tinytrain_compile.ops.int8.tiles import DOT_TERMS
@@ -35,16 +35,15 @@ def correlation(
 
     def of_error(i: Expr, b: Expr, step: Expr, p: Expr, odd: Expr, half: Expr) -> Expr:
         lane = odd + half * 2
-        channel = i * ti + p
-        tests = [channel < outputs] if left_over(outputs, ti) else []
+        channel = row_of_tile(i, p, outputs, ti)
         if tiles.pitch == width:
-            return guard(both(tests), error[b, step * DOT_TERMS + lane, channel].astype("int16"))
+            return error[b, step * DOT_TERMS + lane, channel].astype("int16")
         row, column = div(step, across), mod(step, across) * DOT_TERMS + lane
-        return guard(both([*tests, column < width]), error[b, row * width + column, channel].astype("int16"))
+        return guarded(column < width, error[b, row * width + column, channel].astype("int16"))
 
     def of_image(j: Expr, b: Expr, phase: Expr, step: Expr, q: Expr, odd: Expr, half: Expr) -> Expr:
-        value = image(b, j * tj + q, phase, div(step, across), mod(step, across) * DOT_TERMS + odd + half * 2)
-        return guarded(j * tj + q < columns, value) if left_over(columns, tj) else value
+        column = row_of_tile(j, q, columns, tj)
+        return image(b, column, phase, div(step, across), mod(step, across) * DOT_TERMS + odd + half * 2)
 
     left = te.compute((tiles_of(outputs, ti), tiles.batch, tiles.blocks, ti, 2, 2), of_error, "left")
     steps = tiles.image_rows * across
@@ -58,9 +57,14 @@ def correlation(
         return total(i32(left[i, b, step, p, odd, half]) * i32(right[(j, *place)]), axes)
 
     acc = te.compute((tiles_of(outputs, ti), taps, tiles_of(columns, tj), ti, tj), term, "acc")
-    out = te.compute(
-        shape, lambda o, r, j: finish(acc[div(o, ti), r, div(j, tj), mod(o, ti), mod(j, tj)], o, r, j), "out"
-    )
+
+    def element(o: Expr, r: Expr, j: Expr) -> Expr:
+        def of_tiles(tile: Expr, place: Expr) -> Expr:
+            return sum_of_row(lambda other, q: acc[tile, r, other, place, q], j, columns, tj)
+
+        return finish(sum_of_row(of_tiles, o, outputs, ti), o, r, j)
+
+    out = te.compute(shape, element, "out")
     return out, lambda sch: _schedule(sch, tiles, width, int(error.shape[2]), tables)
 
 

@@ -22,6 +22,8 @@ from tinytrain_compile.lower.kernels.base import (
     i32,
     left_over,
     reduce_axes,
+    row_of_tile,
+    sum_of_row,
     tiles_of,
     total,
 )
@@ -82,8 +84,14 @@ def packed_product(
         return total(i32(a[i, step, p, odd, half]) * i32(other), axes)
 
     acc = te.compute((tiles_of(m, ti), tiles_of(n, tj), ti, tj), term, "acc")
-    div, mod = tirx.indexdiv, tirx.indexmod
-    out = te.compute((m, n), lambda i, j: finish(acc[div(i, ti), div(j, tj), mod(i, ti), mod(j, tj)], i, j), "out")
+
+    def element(i: Expr, j: Expr) -> Expr:
+        def of_tiles(tile: Expr, place: Expr) -> Expr:
+            return sum_of_row(lambda other, q: acc[tile, other, place, q], j, n, tj)
+
+        return finish(sum_of_row(of_tiles, i, m, ti), i, j)
+
+    out = te.compute((m, n), element, "out")
 
     whole = end is not None and bool(tiles.ends) and not style.small and left_over(m, ti) == 0 and n <= TILE_PITCH
 
@@ -95,8 +103,8 @@ def packed_product(
         else:
             _sums(sch, tiles, style.pair_steps)
         if tiles.widens_right:
-            _widen(sch, "right", right, tiles.depth == k, left_over(n, tj) == 0)
-        _widen(sch, "left", left, tiles.depth == k, left_over(m, ti) == 0)
+            _widen(sch, "right", right, tiles.depth == k)
+        _widen(sch, "left", left, tiles.depth == k)
         if whole and end:
             *_, column, row = sch.get_loops(sch.get_sblock("out"))
             sch.reorder(row, column)
@@ -111,8 +119,8 @@ def _stage(operand: PackedOperand, extents: tuple[Index, int], tile: int, tiles:
     rows, k = extents
 
     def element(i: Expr, step: Expr, p: Expr, odd: Expr, half: Expr) -> Expr:
-        position, row = step * DOT_TERMS + odd + half * 2, i * tile + p
-        value = operand.element(tirx.min(row, rows - 1) if left_over(rows, tile) else row, position)
+        position = step * DOT_TERMS + odd + half * 2
+        value = operand.element(row_of_tile(i, p, rows, tile), position)
         return value if tiles.depth == k else guarded(position < k, value)
 
     return te.compute((tiles_of(rows, tile), tiles.depth // DOT_TERMS, tile, 2, 2), element, name)
@@ -204,11 +212,11 @@ def _direct_sums(sch: s_tir.Schedule, tiles: PackedTiles, right: PackedOperand) 
         sch.tensorize(place, instructions.dot_direct(tiles.tile, blocks, right.pitch))
 
 
-def _widen(sch: s_tir.Schedule, name: str, operand: PackedOperand, whole: bool, even: bool = True) -> None:
+def _widen(sch: s_tir.Schedule, name: str, operand: PackedOperand, whole: bool) -> None:
     step, row, *lanes = sch.get_loops(sch.get_sblock(name))[-4:]
     steps, two = int(sch.get(step).extent), int(sch.get(row).extent) == 2
     given = (operand.offset, operand.pitch, operand.columns)
-    if whole and operand.pitch and two and steps > 1 and even:
+    if whole and operand.pitch and two and steps > 1:
         sch.tensorize(step, instructions.widen_two(*given, steps))
         return
     sch.reorder(row, step, *lanes)
