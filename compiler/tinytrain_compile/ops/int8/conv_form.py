@@ -403,6 +403,7 @@ _WIDE = 2
 _ERROR, _IMAGE, _TABLES = 2, 5, 25
 """Approximate instructions to widen an element of the error, and of the image with its border; and to prepare what the
 end of an output channel's sums reads."""
+LONE = 99
 SPARE = 32
 """Less scratch may cost at most one in this many multiply-accumulates."""
 
@@ -427,6 +428,7 @@ class CorrelationTiles:
     image_rows: int
     strides: tuple[int, int]
     dilations: tuple[int, int]
+    ragged: tuple[bool, bool] = (False, True)
 
     @property
     def blocks(self) -> int:
@@ -461,11 +463,17 @@ def _scratch(maps: tuple[int, int], tile: tuple[int, int], axis: int, strip: int
     return _WIDE * (strip * maps[axis] + tile[1 - axis] * maps[1 - axis])
 
 
+def column_runs(conv: ConvAttrs, channels: int) -> tuple[int, int]:
+    """Return (runs, columns of each) of the columns of taps times image channels: tiles do not cross runs."""
+    taps = conv.kernel[1]
+    return (taps, channels) if channels % 2 and channels >= LONE else (1, taps * channels)
+
+
 def correlation_tiles(conv: ConvAttrs, image: tuple[int, ...], error: tuple[int, ...]) -> CorrelationTiles | None:
     """Choose a way to widen both operands within a budget that takes little scratch; None if none fits."""
     batch, height, width, outputs = error
-    columns = conv.kernel[1] * image[3]
-    tile = ragged_tile(outputs, columns)
+    runs, run = column_runs(conv, image[3])
+    tile = ragged_tile(outputs, run)
     if tile == (1, 1):
         return None
     pitch = -(-width // DOT_TERMS) * DOT_TERMS
@@ -475,9 +483,12 @@ def correlation_tiles(conv: ConvAttrs, image: tuple[int, ...], error: tuple[int,
     least, most = SCRATCH_BYTES
     budget = min(max(least, 2 * (math.prod(image) + math.prod(error))), most)
     found: list[tuple[int, CorrelationTiles]] = []
-    whole = tuple(-(-extent // size) * size for extent, size in zip((outputs, columns), tile, strict=True))
+    columns = runs * -(-run // tile[1]) * tile[1]
+    whole = (-(-outputs // tile[0]) * tile[0], columns)
     for axis, (own, other) in enumerate((whole, whole[::-1])):
         for strip in range(tile[axis], own + 1, tile[axis]):
+            if axis == 1 and (columns // runs) % strip and strip % (columns // runs):
+                continue
             tiles = CorrelationTiles(tile, axis, strip, *form)
             if own % strip == 0 and tiles.scratch_bytes <= budget:
                 widened = (own, other * (own // strip)) if axis == 0 else (other * (own // strip), own)

@@ -50,6 +50,7 @@ from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.int8.conv_form import (
     CorrelationTiles,
     backward_dense,
+    column_runs,
     error_patch,
     geometry,
     is_product,
@@ -302,17 +303,23 @@ def _correlated(
     x = tensor(node, "x")
     div, mod = tirx.indexdiv, tirx.indexmod
 
-    def image(b: Expr, j: Expr, phase: Expr, line: Expr, position: Expr) -> Expr:
+    runs, run = column_runs(conv, channels)
+
+    def place(s: Expr, c: Expr) -> tuple[Expr, Expr]:
+        return (s, c) if runs > 1 else (div(c, channels), mod(c, channels))
+
+    def image(b: Expr, s: Expr, c: Expr, phase: Expr, line: Expr, position: Expr) -> Expr:
+        tap, channel = place(s, c)
         row = line * conv.strides[0] + phase - conv.pads[0]
-        column = position * conv.strides[1] + div(j, channels) * conv.dilations[1] - conv.pads[1]
-        value = x[b, row, column, mod(j, channels)].astype("int16") - i16(attrs.x_zero)
+        column = position * conv.strides[1] + tap * conv.dilations[1] - conv.pads[1]
+        value = x[b, row, column, channel].astype("int16") - i16(attrs.x_zero)
         return guarded(inside_image(row, column, (height, width)), value)
 
-    def weight(acc: Expr, o: Expr, r: Expr, j: Expr) -> Expr:
-        return finish(acc, o, r, div(j, channels), mod(j, channels))
+    def weight(acc: Expr, o: Expr, r: Expr, s: Expr, c: Expr) -> Expr:
+        return finish(acc, o, r, *place(s, c))
 
-    form = (outputs, conv.kernel[0], conv.kernel[1] * channels)
-    if context.has_large_tiles and (strip := map_strip(node, tiles, form[2])):
+    form = (outputs, conv.kernel[0], runs, run)
+    if context.has_large_tiles and (strip := map_strip(node, tiles, runs * run)):
         g, border = tensor(node, "g"), (conv.pads[0], conv.pads[0] + height)
         out, schedule = correlate(form, g, image, weight, tiles, strip, border, stages)
         return x, g, out, schedule

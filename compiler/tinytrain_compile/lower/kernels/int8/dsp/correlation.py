@@ -15,7 +15,7 @@ from tinytrain_compile.ops.int8.tiles import DOT_TERMS
 
 
 def correlation(
-    shape: tuple[int, int, int],
+    shape: tuple[int, int, int, int],
     width: int,
     error: te.Tensor,
     image: Load,
@@ -23,13 +23,15 @@ def correlation(
     tiles: CorrelationTiles,
     tables: Sequence[te.Tensor] = (),
 ) -> tuple[te.Tensor, Schedule]:
-    """Return out[o,r,j] = finish(sum over n, y, x of error[n, y * width + x, o] image(n, j, tap row r, y, x), o, r, j).
+    """Return out[o,r,s,c] = finish(sum over n, y, x of error[n, y * width + x, o] image(n, s, c, tap row r, y, x), o, r,
+    s, c).
 
-    shape: (output channels, rows of taps, columns of taps times image channels). error: int8 (n, pixels, channels).
-    image(n, j, phase, row of it, x): int16, 0 outside of the image. tables: operands that finish reads per output
-    channel.
+    shape: (output channels, rows of taps, runs of columns, columns in each, see column_runs). error: int8 (n, pixels,
+    channels). image(n, s, c, phase, row of it, x): int16, 0 outside of the image. tables: operands that finish reads
+    per output channel.
     """
-    outputs, taps, columns = shape
+    outputs, taps, runs, columns = shape
+    each = tiles_of(columns, tiles.tile[1])
     (ti, tj), across = tiles.tile, tiles.pitch // DOT_TERMS
     div, mod = tirx.indexdiv, tirx.indexmod
 
@@ -42,12 +44,12 @@ def correlation(
         return guarded(column < width, error[b, row * width + column, channel].astype("int16"))
 
     def of_image(j: Expr, b: Expr, phase: Expr, step: Expr, q: Expr, odd: Expr, half: Expr) -> Expr:
-        column = row_of_tile(j, q, columns, tj)
-        return image(b, column, phase, div(step, across), mod(step, across) * DOT_TERMS + odd + half * 2)
+        column = (div(j, each), row_of_tile(mod(j, each), q, columns, tj))
+        return image(b, *column, phase, div(step, across), mod(step, across) * DOT_TERMS + odd + half * 2)
 
     left = te.compute((tiles_of(outputs, ti), tiles.batch, tiles.blocks, ti, 2, 2), of_error, "left")
     steps = tiles.image_rows * across
-    right = te.compute((tiles_of(columns, tj), tiles.batch, tiles.phases, steps, tj, 2, 2), of_image, "right")
+    right = te.compute((runs * each, tiles.batch, tiles.phases, steps, tj, 2, 2), of_image, "right")
     b, step, odd, half = axes = reduce_axes(tiles.batch, tiles.blocks, 2, 2)
 
     def term(i: Expr, r: Expr, j: Expr, p: Expr, q: Expr) -> Expr:
@@ -56,13 +58,13 @@ def correlation(
         place = (b, phase, first + step, q, odd, half)
         return total(i32(left[i, b, step, p, odd, half]) * i32(right[(j, *place)]), axes)
 
-    acc = te.compute((tiles_of(outputs, ti), taps, tiles_of(columns, tj), ti, tj), term, "acc")
+    acc = te.compute((tiles_of(outputs, ti), taps, runs * each, ti, tj), term, "acc")
 
-    def element(o: Expr, r: Expr, j: Expr) -> Expr:
+    def element(o: Expr, r: Expr, s: Expr, c: Expr) -> Expr:
         def of_tiles(tile: Expr, place: Expr) -> Expr:
-            return sum_of_row(lambda other, q: acc[tile, r, other, place, q], j, columns, tj)
+            return sum_of_row(lambda other, q: acc[tile, r, s * each + other, place, q], c, columns, tj)
 
-        return finish(sum_of_row(of_tiles, o, outputs, ti), o, r, j)
+        return finish(sum_of_row(of_tiles, o, outputs, ti), o, r, s, c)
 
     out = te.compute(shape, element, "out")
     return out, lambda sch: _schedule(sch, tiles, width, int(error.shape[2]), tables)
@@ -72,21 +74,30 @@ def _schedule(
     sch: s_tir.Schedule, tiles: CorrelationTiles, width: int, channels: int, tables: Sequence[te.Tensor]
 ) -> None:
     out, acc = sch.get_sblock("out"), sch.get_sblock("acc")
-    o, tap, j = sch.get_loops(out)
-    kept, moved = ((o, 0), (j, 1)) if tiles.strip_axis == 0 else ((j, 1), (o, 0))
-    strip, inside, kept_tile = sch.split(kept[0], [None, tiles.strip // tiles.tile[kept[1]], tiles.tile[kept[1]]])
-    outer, moved_tile = sch.split(moved[0], [None, tiles.tile[moved[1]]])
-    inner = [kept_tile, moved_tile] if kept[1] == 0 else [moved_tile, kept_tile]
-    sch.reorder(strip, outer, inside, tap, *inner)
+    o, tap, run, column = sch.get_loops(out)
+    error, own = sch.split(o, [None, tiles.tile[0]])
+    pair, other = sch.split(column, [None, tiles.tile[1]])
+    each, count = int(sch.get(pair).extent), tiles.strip // tiles.tile[tiles.strip_axis]
+    if tiles.strip_axis == 0:
+        strip, inside = sch.split(error, [None, count])
+        order, at, outer = [strip, run, pair, inside], (strip, pair), inside
+    elif count < each:
+        strip, inside = sch.split(pair, [None, count])
+        order, at, outer = [run, strip, error, inside], (error, strip), error
+    else:
+        strip, inside = sch.split(run, [None, count // each])
+        order, at, outer = [strip, error, inside, pair], (error, strip), error
+    sch.reorder(*order, tap, own, other)
+    if tiles.strip_axis == 1 and tiles.ragged[1]:
+        sch.annotate(order[-1], HINT, 1)
     sch.set_scope(acc, 0, "local")
     sch.compute_at(acc, tap, preserve_unit_loops=True)
-    names = ("left", "right")
-    sch.compute_at(sch.get_sblock(names[moved[1]]), outer, preserve_unit_loops=True)
-    sch.compute_at(sch.get_sblock(names[kept[1]]), strip, preserve_unit_loops=True)
-    for loop in inner:
+    for name, loop in zip(("left", "right"), at, strict=True):
+        sch.compute_at(sch.get_sblock(name), loop, preserve_unit_loops=True)
+    for loop in (own, other):
         sch.unroll(loop)
-    keep_results(sch, tap, 4)
-    keep_tables(sch, tables, *((inside, 3) if kept[1] == 0 else (outer, 2)))
+    keep_results(sch, tap, 5)
+    keep_tables(sch, tables, outer, 1 + order.index(outer))
     _sums(sch, tiles)
     _widen_error(sch, tiles, width, channels)
     step, row, *lanes = sch.get_loops(sch.get_sblock("right"))[-4:]
