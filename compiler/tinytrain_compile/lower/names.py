@@ -181,6 +181,7 @@ _STAGES: dict[tuple[str, ...], tuple[str, ...]] = {
         *("sample", "step", "odd", "half"),
     ),
     ("o", "r", "j"): ("out_channel", "tap_row", "column"),
+    ("o", "r", "run", "c"): ("out_channel", "tap_row", "tap_column", "column"),
     # by channel, by row
     ("i", "c"): ("pixel", "channel"),
     ("c", "k0"): ("channel", "pixel"),

@@ -95,7 +95,9 @@ def error_tiles(m: int, n: int, k: int, columns_lie: bool = False) -> PackedTile
     return packed_tiles(m, n, k, most=ERROR_SCRATCH_BYTES)
 
 
-def packed_tiles(m: int, n: int, k: int, rows_lie: bool = False, most: int = SCRATCH_BYTES[1], ragged: bool = False) -> PackedTiles:
+def packed_tiles(
+    m: int, n: int, k: int, rows_lie: bool = False, most: int = SCRATCH_BYTES[1], ragged: bool = False
+) -> PackedTiles:
     """Return tiles of an (m, k) by (n, k) product: the cheaper of two ways to widen both operands within a budget.
 
     most: bytes of that budget. rows_lie: rows of the right operand are stored as they are read; if few rows of the left
@@ -157,8 +159,11 @@ def light_row_tiles(width: int, n: int, k: int, rows_lie: bool) -> PackedTiles:
 
 
 def ragged_tile(m: int, n: int) -> tuple[int, int]:
-    """Return 2x2 unless an extent is 1: the last tile of an odd extent has an unused row or column."""
-    return (2, 2) if m > 1 and n > 1 else register_tile(m, n)
+    """Return register_tile of the next even extents: a row or column of the last tile is unused if an extent is odd."""
+    if m > 1 and n > 1:
+        return 2, 2
+    odd = m % 2 > 0 and n % 2 > 0
+    return register_tile(m, n) if not odd or m == n else (min(m, 2), min(n, 2))
 
 
 def product_tile(m: int, n: int) -> tuple[int, int]:

@@ -50,7 +50,6 @@ from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.int8.conv_form import (
     CorrelationTiles,
     backward_dense,
-    column_runs,
     error_patch,
     geometry,
     is_product,
@@ -303,28 +302,36 @@ def _correlated(
     x = tensor(node, "x")
     div, mod = tirx.indexdiv, tirx.indexmod
 
-    runs, run = column_runs(conv, channels)
+    def place(j: Expr) -> tuple[Expr, Expr]:
+        return div(j, channels), mod(j, channels)
 
-    def place(s: Expr, c: Expr) -> tuple[Expr, Expr]:
-        return (s, c) if runs > 1 else (div(c, channels), mod(c, channels))
-
-    def image(b: Expr, s: Expr, c: Expr, phase: Expr, line: Expr, position: Expr) -> Expr:
-        tap, channel = place(s, c)
+    def image(b: Expr, tap: Expr, channel: Expr, phase: Expr, line: Expr, position: Expr) -> Expr:
         row = line * conv.strides[0] + phase - conv.pads[0]
         column = position * conv.strides[1] + tap * conv.dilations[1] - conv.pads[1]
         value = x[b, row, column, channel].astype("int16") - i16(attrs.x_zero)
         return guarded(inside_image(row, column, (height, width)), value)
 
-    def weight(acc: Expr, o: Expr, r: Expr, s: Expr, c: Expr) -> Expr:
-        return finish(acc, o, r, *place(s, c))
-
-    form = (outputs, conv.kernel[0], runs, run)
-    if context.has_large_tiles and (strip := map_strip(node, tiles, runs * run)):
+    form = (outputs, conv.kernel[0], conv.kernel[1] * channels)
+    if context.has_large_tiles and (strip := map_strip(node, tiles, form[2])):
         g, border = tensor(node, "g"), (conv.pads[0], conv.pads[0] + height)
-        out, schedule = correlate(form, g, image, weight, tiles, strip, border, stages)
+
+        def of_column(b: Expr, j: Expr, *at: Expr) -> Expr:
+            return image(b, *place(j), *at)
+
+        def end(acc: Expr, o: Expr, r: Expr, j: Expr) -> Expr:
+            return finish(acc, o, r, *place(j))
+
+        out, schedule = correlate(form, g, of_column, end, tiles, strip, border, stages)
         return x, g, out, schedule
-    g = tensor(node, "g", (batch, rows * columns, outputs))
-    out, schedule = correlation(form, columns, g, image, weight, tiles, stages)
+
+    def of_run(b: Expr, run: Expr, c: Expr, *at: Expr) -> Expr:
+        return image(b, *((run, c) if tiles.runs > 1 else place(c)), *at)
+
+    def weight(acc: Expr, o: Expr, r: Expr, run: Expr, c: Expr) -> Expr:
+        return finish(acc, o, r, *((run, c) if tiles.runs > 1 else place(c)))
+
+    g, runs = tensor(node, "g", (batch, rows * columns, outputs)), (tiles.runs, form[2] // tiles.runs)
+    out, schedule = correlation((*form[:2], *runs), columns, g, of_run, weight, tiles, context.style, stages)
     return x, g, out, schedule
 
 

@@ -8,7 +8,20 @@ from tvm import s_tir, te, tirx
 from tvm.ir import Expr
 
 from tinytrain_compile.lower.intrinsics import tensor as instructions
-from tinytrain_compile.lower.kernels.base import Finish, Load, Schedule, guarded, i32, reduce_axes, row_of_tile, sum_of_row, tiles_of, total
+from tinytrain_compile.lower.kernels.base import (
+    Finish,
+    Load,
+    Schedule,
+    guarded,
+    i32,
+    left_over,
+    reduce_axes,
+    row_of_tile,
+    sum_of_row,
+    tiles_of,
+    total,
+)
+from tinytrain_compile.lower.kernels.context import CodeStyle
 from tinytrain_compile.lower.schedules import HINT, keep_results, keep_tables
 from tinytrain_compile.ops.int8.conv_form import CorrelationTiles
 from tinytrain_compile.ops.int8.tiles import DOT_TERMS
@@ -21,14 +34,15 @@ def correlation(
     image: Load,
     finish: Finish,
     tiles: CorrelationTiles,
+    style: CodeStyle,
     tables: Sequence[te.Tensor] = (),
 ) -> tuple[te.Tensor, Schedule]:
-    """Return out[o,r,s,c] = finish(sum over n, y, x of error[n, y * width + x, o] image(n, s, c, tap row r, y, x), o, r,
-    s, c).
+    """Return out[o,r,run,c] = finish(sum over n, y, x of error[n, y * width + x, o] image(n, run, c, tap row r, y, x),
+    o, r, run, c).
 
-    shape: (output channels, rows of taps, runs of columns, columns in each, see column_runs). error: int8 (n, pixels,
-    channels). image(n, s, c, phase, row of it, x): int16, 0 outside of the image. tables: operands that finish reads
-    per output channel.
+    shape: (output channels, rows of taps, runs of columns, columns in each: see CorrelationTiles). error: int8 (n,
+    pixels, channels). image(n, run, c, phase, row of it, x): int16, 0 outside of the image. tables: operands that
+    finish reads per output channel.
     """
     outputs, taps, runs, columns = shape
     each = tiles_of(columns, tiles.tile[1])
@@ -60,19 +74,26 @@ def correlation(
 
     acc = te.compute((tiles_of(outputs, ti), taps, runs * each, ti, tj), term, "acc")
 
-    def element(o: Expr, r: Expr, s: Expr, c: Expr) -> Expr:
+    def element(o: Expr, r: Expr, run: Expr, c: Expr) -> Expr:
         def of_tiles(tile: Expr, place: Expr) -> Expr:
-            return sum_of_row(lambda other, q: acc[tile, r, s * each + other, place, q], c, columns, tj)
+            return sum_of_row(lambda other, q: acc[tile, r, run * each + other, place, q], c, columns, tj)
 
-        return finish(sum_of_row(of_tiles, o, outputs, ti), o, r, s, c)
+        return finish(sum_of_row(of_tiles, o, outputs, ti), o, r, run, c)
 
     out = te.compute(shape, element, "out")
-    return out, lambda sch: _schedule(sch, tiles, width, int(error.shape[2]), tables)
+    incomplete = tuple(style.ragged_tiles and left_over(*sizes) > 0 for sizes in ((outputs, ti), (columns, tj)))
+    return out, lambda sch: _schedule(sch, tiles, width, int(error.shape[2]), incomplete, tables)
 
 
 def _schedule(
-    sch: s_tir.Schedule, tiles: CorrelationTiles, width: int, channels: int, tables: Sequence[te.Tensor]
+    sch: s_tir.Schedule,
+    tiles: CorrelationTiles,
+    width: int,
+    channels: int,
+    incomplete: tuple[bool, ...],
+    tables: Sequence[te.Tensor],
 ) -> None:
+    """Order the loops as in packed_product. incomplete: whether the last tile of an axis is not whole."""
     out, acc = sch.get_sblock("out"), sch.get_sblock("acc")
     o, tap, run, column = sch.get_loops(out)
     error, own = sch.split(o, [None, tiles.tile[0]])
@@ -88,7 +109,7 @@ def _schedule(
         strip, inside = sch.split(run, [None, count // each])
         order, at, outer = [strip, error, inside, pair], (error, strip), error
     sch.reorder(*order, tap, own, other)
-    if tiles.strip_axis == 1 and tiles.ragged[1]:
+    if incomplete[tiles.strip_axis]:
         sch.annotate(order[-1], HINT, 1)
     sch.set_scope(acc, 0, "local")
     sch.compute_at(acc, tap, preserve_unit_loops=True)
