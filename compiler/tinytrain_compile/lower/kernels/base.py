@@ -243,13 +243,18 @@ def tiles_of(extent: Index, tile: int) -> Index:
     return extent // tile + (1 if left_over(extent, tile) else 0)
 
 
-def row_of_tile(tile: Expr, place: Expr, rows: Index, size: int) -> Expr:
-    """Return the row at a place of a tile; an incomplete last tile is the last whole one: it repeats earlier rows."""
+def row_of_tile(tile: Expr, place: Expr, rows: Index, size: int, peeled: bool = False) -> Expr:
+    """Return the row at a place of a tile; an incomplete last tile repeats rows before it, or the last one.
+
+    peeled: the last tile has code of its own.
+    """
+    first = tile * size
     if not left_over(rows, size):
-        return tile * size + place
+        return first + place
     if isinstance(rows, int) and rows < size:
-        return tirx.min(tile * size + place, rows - 1)
-    return tirx.min(tile * size, rows - size) + place
+        return tirx.min(first + place, rows - 1)
+    last = rows - size
+    return (tirx.if_then_else(first <= last, first, last) if peeled else tirx.min(first, last)) + place
 
 
 def sum_of_row(sums: Callable[[Expr, Expr], Expr], row: Expr, rows: Index, size: int) -> Expr:

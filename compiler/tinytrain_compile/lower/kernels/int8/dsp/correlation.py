@@ -58,8 +58,8 @@ def correlation(
         return guarded(column < width, error[b, row * width + column, channel].astype("int16"))
 
     def of_image(j: Expr, b: Expr, phase: Expr, step: Expr, q: Expr, odd: Expr, half: Expr) -> Expr:
-        column = (div(j, each), row_of_tile(mod(j, each), q, columns, tj))
-        return image(b, *column, phase, div(step, across), mod(step, across) * DOT_TERMS + odd + half * 2)
+        column = row_of_tile(mod(j, each), q, columns, tj, peeled=tiles.strip_axis == 1)
+        return image(b, div(j, each), column, phase, div(step, across), mod(step, across) * DOT_TERMS + odd + half * 2)
 
     left = te.compute((tiles_of(outputs, ti), tiles.batch, tiles.blocks, ti, 2, 2), of_error, "left")
     steps = tiles.image_rows * across
@@ -121,7 +121,9 @@ def _schedule(
     keep_tables(sch, tables, outer, 1 + order.index(outer))
     _sums(sch, tiles)
     _widen_error(sch, tiles, width, channels)
-    step, row, *lanes = sch.get_loops(sch.get_sblock("right"))[-4:]
+    tile, _, _, step, row, *lanes = sch.get_loops(sch.get_sblock("right"))[-7:]
+    if incomplete[1] and tiles.strip_axis == 1:
+        sch.annotate(tile, HINT, 1)
     line, block = sch.split(step, [None, tiles.pitch // DOT_TERMS])
     sch.reorder(line, block, *lanes, row)
     for loop in (*lanes, row):
