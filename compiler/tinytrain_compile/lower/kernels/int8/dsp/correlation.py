@@ -58,7 +58,7 @@ def correlation(
         return guarded(column < width, error[b, row * width + column, channel].astype("int16"))
 
     def of_image(j: Expr, b: Expr, phase: Expr, step: Expr, q: Expr, odd: Expr, half: Expr) -> Expr:
-        column = row_of_tile(mod(j, each), q, columns, tj, peeled=tiles.strip_axis == 1)
+        column = row_of_tile(mod(j, each), q, columns, tj, peeled=True)
         return image(b, div(j, each), column, phase, div(step, across), mod(step, across) * DOT_TERMS + odd + half * 2)
 
     left = te.compute((tiles_of(outputs, ti), tiles.batch, tiles.blocks, ti, 2, 2), of_error, "left")
@@ -111,6 +111,8 @@ def _schedule(
     sch.reorder(*order, tap, own, other)
     if incomplete[tiles.strip_axis]:
         sch.annotate(order[-1], HINT, 1)
+    if incomplete[1] and tiles.strip_axis == 0:
+        sch.annotate(pair, HINT, 1)
     sch.set_scope(acc, 0, "local")
     sch.compute_at(acc, tap, preserve_unit_loops=True)
     for name, loop in zip(("left", "right"), at, strict=True):
