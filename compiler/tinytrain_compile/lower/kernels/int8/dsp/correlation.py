@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tvm import s_tir, te, tirx
 from tvm.ir import Expr
+from tvm.s_tir.schedule import LoopRV
 
 from tinytrain_compile.lower.intrinsics import tensor as instructions
 from tinytrain_compile.lower.kernels.base import (
@@ -58,7 +59,7 @@ def correlation(
         return guarded(column < width, error[b, row * width + column, channel].astype("int16"))
 
     def of_image(j: Expr, b: Expr, phase: Expr, step: Expr, q: Expr, odd: Expr, half: Expr) -> Expr:
-        column = row_of_tile(mod(j, each), q, columns, tj, peeled=True)
+        column = row_of_tile(mod(j, each), q, columns, tj, peeled=style.ragged_tiles)
         return image(b, div(j, each), column, phase, div(step, across), mod(step, across) * DOT_TERMS + odd + half * 2)
 
     left = te.compute((tiles_of(outputs, ti), tiles.batch, tiles.blocks, ti, 2, 2), of_error, "left")
@@ -93,34 +94,29 @@ def _schedule(
     incomplete: tuple[bool, ...],
     tables: Sequence[te.Tensor],
 ) -> None:
-    """Order the loops as in packed_product. incomplete: whether the last tile of an axis is not whole."""
-    out, acc = sch.get_sblock("out"), sch.get_sblock("acc")
-    o, tap, run, column = sch.get_loops(out)
-    error, own = sch.split(o, [None, tiles.tile[0]])
-    pair, other = sch.split(column, [None, tiles.tile[1]])
-    each, count = int(sch.get(pair).extent), tiles.strip // tiles.tile[tiles.strip_axis]
-    if tiles.strip_axis == 0:
-        strip, inside = sch.split(error, [None, count])
-        order, at, outer = [strip, run, pair, inside], (strip, pair), inside
-    elif count < each:
-        strip, inside = sch.split(pair, [None, count])
-        order, at, outer = [run, strip, error, inside], (error, strip), error
-    else:
-        strip, inside = sch.split(run, [None, count // each])
-        order, at, outer = [strip, error, inside, pair], (error, strip), error
-    sch.reorder(*order, tap, own, other)
-    if incomplete[tiles.strip_axis]:
-        sch.annotate(order[-1], HINT, 1)
-    if incomplete[1] and tiles.strip_axis == 0:
-        sch.annotate(pair, HINT, 1)
+    """Order the loops as in packed_product.
+
+    incomplete: if the last tile (of output channels, of columns) is not whole and has code of its own.
+    """
+    acc = sch.get_sblock("acc")
+    o, tap, run, column = sch.get_loops(sch.get_sblock("out"))
+    error, *own = sch.split(o, [None, tiles.tile[0]])
+    pair, *other = sch.split(column, [None, tiles.tile[1]])
+    loops, left, right, last = _strips(sch, tiles, error, run, pair)
+    sch.reorder(*loops, tap, *own, *other)
+    if incomplete[0] and tiles.strip_axis == 1:  # else it is the innermost loop, whose tests cost little
+        sch.annotate(error, HINT, 1)
+    if incomplete[1]:
+        sch.annotate(last, HINT, 1)
     sch.set_scope(acc, 0, "local")
     sch.compute_at(acc, tap, preserve_unit_loops=True)
-    for name, loop in zip(("left", "right"), at, strict=True):
-        sch.compute_at(sch.get_sblock(name), loop, preserve_unit_loops=True)
-    for loop in (own, other):
+    sch.compute_at(sch.get_sblock("left"), left, preserve_unit_loops=True)
+    sch.compute_at(sch.get_sblock("right"), right, preserve_unit_loops=True)
+    for loop in (*own, *other):
         sch.unroll(loop)
     keep_results(sch, tap, 5)
-    keep_tables(sch, tables, outer, 1 + order.index(outer))
+    outer = loops[-1] if tiles.strip_axis == 0 else error
+    keep_tables(sch, tables, outer, 1 + loops.index(outer))
     _sums(sch, tiles)
     _widen_error(sch, tiles, width, channels)
     tile, _, _, step, row, *lanes = sch.get_loops(sch.get_sblock("right"))[-7:]
@@ -130,6 +126,21 @@ def _schedule(
     sch.reorder(line, block, *lanes, row)
     for loop in (*lanes, row):
         sch.unroll(loop)
+
+
+def _strips(
+    sch: s_tir.Schedule, tiles: CorrelationTiles, error: LoopRV, run: LoopRV, pair: LoopRV
+) -> tuple[list[LoopRV], LoopRV, LoopRV, LoopRV]:
+    """Cut a loop into strips; return (loops in order, loops where error and image are widened, that over columns)."""
+    each, count = int(sch.get(pair).extent), tiles.strip // tiles.tile[tiles.strip_axis]
+    if tiles.strip_axis == 0:
+        strip, inside = sch.split(error, [None, count])
+        return [strip, run, pair, inside], strip, pair, pair
+    if count < each:
+        strip, inside = sch.split(pair, [None, count])
+        return [run, strip, error, inside], error, strip, inside
+    strip, inside = sch.split(run, [None, count // each])
+    return [strip, error, inside, pair], error, strip, pair
 
 
 def _sums(sch: s_tir.Schedule, tiles: CorrelationTiles) -> None:
