@@ -58,32 +58,34 @@ def correlation(
         row, column = div(step, across), mod(step, across) * DOT_TERMS + lane
         return guarded(column < width, error[b, row * width + column, channel].astype("int16"))
 
-    def of_image(j: Expr, b: Expr, phase: Expr, step: Expr, q: Expr, odd: Expr, half: Expr) -> Expr:
-        column = row_of_tile(mod(j, each), q, columns, tj, peeled=style.ragged_tiles)
-        return image(b, div(j, each), column, phase, div(step, across), mod(step, across) * DOT_TERMS + odd + half * 2)
+    peeled = style.ragged_tiles and (runs > 1 or tiles.strip_axis == 0)
+
+    def of_image(run: Expr, j: Expr, b: Expr, phase: Expr, step: Expr, q: Expr, odd: Expr, half: Expr) -> Expr:
+        column = row_of_tile(j, q, columns, tj, peeled)
+        return image(b, run, column, phase, div(step, across), mod(step, across) * DOT_TERMS + odd + half * 2)
 
     left = te.compute((tiles_of(outputs, ti), tiles.batch, tiles.blocks, ti, 2, 2), of_error, "left")
     steps = tiles.image_rows * across
-    right = te.compute((runs * each, tiles.batch, tiles.phases, steps, tj, 2, 2), of_image, "right")
+    right = te.compute((runs, each, tiles.batch, tiles.phases, steps, tj, 2, 2), of_image, "right")
     b, step, odd, half = axes = reduce_axes(tiles.batch, tiles.blocks, 2, 2)
 
-    def term(i: Expr, r: Expr, j: Expr, p: Expr, q: Expr) -> Expr:
+    def term(i: Expr, r: Expr, run: Expr, j: Expr, p: Expr, q: Expr) -> Expr:
         first = tiles.first(r) * across if taps > 1 else 0
         phase = tiles.phase(r) if taps > 1 else 0
         place = (b, phase, first + step, q, odd, half)
-        return total(i32(left[i, b, step, p, odd, half]) * i32(right[(j, *place)]), axes)
+        return total(i32(left[i, b, step, p, odd, half]) * i32(right[(run, j, *place)]), axes)
 
-    acc = te.compute((tiles_of(outputs, ti), taps, runs * each, ti, tj), term, "acc")
+    acc = te.compute((tiles_of(outputs, ti), taps, runs, each, ti, tj), term, "acc")
 
     def element(o: Expr, r: Expr, run: Expr, c: Expr) -> Expr:
         def of_tiles(tile: Expr, place: Expr) -> Expr:
-            return sum_of_row(lambda other, q: acc[tile, r, run * each + other, place, q], c, columns, tj)
+            return sum_of_row(lambda other, q: acc[tile, r, run, other, place, q], c, columns, tj)
 
         return finish(sum_of_row(of_tiles, o, outputs, ti), o, r, run, c)
 
     out = te.compute(shape, element, "out")
     incomplete = tuple(style.ragged_tiles and left_over(*sizes) > 0 for sizes in ((outputs, ti), (columns, tj)))
-    return out, lambda sch: _schedule(sch, tiles, width, int(error.shape[2]), incomplete, tables)
+    return out, lambda sch: _schedule(sch, tiles, width, int(error.shape[2]), incomplete, peeled, tables)
 
 
 def _schedule(
@@ -92,11 +94,13 @@ def _schedule(
     width: int,
     channels: int,
     incomplete: tuple[bool, ...],
+    peeled: bool,
     tables: Sequence[te.Tensor],
 ) -> None:
     """Order the loops as in packed_product.
 
-    incomplete: if the last tile (of output channels, of columns) is not whole and has code of its own.
+    incomplete: if the last tile (of output channels, of columns) is not whole and has code of its own; peeled: it also
+    is widened by such code.
     """
     acc = sch.get_sblock("acc")
     o, tap, run, column = sch.get_loops(sch.get_sblock("out"))
@@ -120,7 +124,7 @@ def _schedule(
     _sums(sch, tiles)
     _widen_error(sch, tiles, width, channels)
     tile, _, _, step, row, *lanes = sch.get_loops(sch.get_sblock("right"))[-7:]
-    if incomplete[1] and tiles.strip_axis == 1:
+    if incomplete[1] and peeled and tiles.strip_axis == 1:
         sch.annotate(tile, HINT, 1)
     line, block = sch.split(step, [None, tiles.pitch // DOT_TERMS])
     sch.reorder(line, block, *lanes, row)
@@ -138,7 +142,7 @@ def _strips(
         return [strip, run, pair, inside], strip, pair, pair
     if count < each:
         strip, inside = sch.split(pair, [None, count])
-        return [run, strip, error, inside], error, strip, inside
+        return [run, strip, error, inside], error, strip, inside if count > 1 else strip
     strip, inside = sch.split(run, [None, count // each])
     return [strip, error, inside, pair], error, strip, pair
 

@@ -147,7 +147,8 @@ def _loops(
     outer, moved_tile = sch.split(loops[moved], [None, tiles.tile[moved]])
     inner = [moved_tile, kept_tile] if kept == 0 else [kept_tile, moved_tile]  # a column's factors are read once
     sch.reorder(strip, outer, inside, *inner)
-    for axis, loop in ((kept, inside), (moved, outer)):
+    one = tiles.strip == tiles.tile[kept]
+    for axis, loop in ((kept, strip if one else inside), (moved, outer)):
         if incomplete[axis]:
             sch.annotate(loop, HINT, 1)
     acc = sch.get_sblock("acc")
