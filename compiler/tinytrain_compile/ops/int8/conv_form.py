@@ -30,6 +30,7 @@ from tinytrain_compile.ops.int8.tiles import (
     packed_tiles,
     ragged_tile,
     ready_tiles,
+    register_tile,
 )
 from tinytrain_compile.ops.linear import weight_dtypes
 from tinytrain_compile.ops.names import is_prepared, operand, result
@@ -334,6 +335,27 @@ def weight_tiles(node: Node) -> CorrelationTiles | None:
     return correlation_tiles(conv, operand(node, "x").shape, operand(node, "g").shape)
 
 
+def single_tiles(node: Node, few_registers: bool) -> CorrelationTiles | None:
+    """Return weight_tiles for cores without products in pairs, in no more scratch; None: sums that run in place.
+
+    Unused sums of a tile cost them more. A Cortex-M0+ takes as long in place if a quarter of all products is unused,
+    and others take less with one row of four columns, if these divide the layer.
+    """
+    tiles = weight_tiles(node)
+    if tiles is None:
+        return None
+    conv, x, g = geometry(node), operand(node, "x").shape, operand(node, "g").shape
+    columns = conv.kernel[1] * x[3]
+    exact = register_tile(g[3], columns)
+    if exact == tiles.tile:
+        return tiles
+    if few_registers:
+        run = -(-columns // tiles.runs // tiles.tile[1]) * tiles.tile[1]
+        products = -(-g[3] // tiles.tile[0]) * tiles.tile[0] * tiles.runs * run * tiles.pitch
+        return tiles if 3 * products < 4 * g[3] * columns * g[2] else None
+    return (correlation_tiles(conv, x, g, True, tiles.scratch_bytes) if exact == _ROW else None) or tiles
+
+
 VECTOR, SMALL_MAP = 16, 64
 """Elements of a vector; pixels of an error from which on its map does not end with zeros (tt_map_end)."""
 
@@ -407,6 +429,8 @@ end of an output channel's sums reads."""
 _PRODUCTS, _CROSSING = 5, (1, 6)
 """Approximate instructions of four products; and to widen an element more if columns of two taps, not or dilated, are
 in a tile: measured on a Cortex-M7, 6.3 for a layer of 27 channels on maps of 13x13 with taps 2 apart."""
+_ROW = (1, 4)
+"""Register tile of an odd number of output channels, if it divides the columns."""
 SPARE = 32
 """Less scratch may cost at most one in this many multiply-accumulates."""
 
@@ -471,46 +495,49 @@ def _scratch(maps: tuple[int, int], tile: tuple[int, int], axis: int, strip: int
     return _WIDE * (strip * maps[axis] + tile[1 - axis] * maps[1 - axis])
 
 
-def correlation_tiles(conv: ConvAttrs, image: tuple[int, ...], error: tuple[int, ...]) -> CorrelationTiles | None:
+def correlation_tiles(
+    conv: ConvAttrs, image: tuple[int, ...], error: tuple[int, ...], exact: bool = False, most: int = SCRATCH_BYTES[1]
+) -> CorrelationTiles | None:
     """Choose a way to widen both operands within a budget that takes little scratch; None if none fits.
 
-    Tiles of an odd number of channels either cross from a tap to the next, or end with an unused column at every tap.
+    exact: register tiles divide the channels; they also do if others do not fit. most: bytes of the budget.
     """
     (batch, height, width, outputs), (taps, channels) = error, (conv.kernel[1], image[3])
     pitch = -(-width // DOT_TERMS) * DOT_TERMS
     phases = min(conv.kernel[0], conv.strides[0]) if conv.dilations[0] == 1 else conv.strides[0]
     image_rows = height + (conv.kernel[0] - 1) * conv.dilations[0] // conv.strides[0]
     form = (batch, height, pitch, phases, image_rows, conv.strides, conv.dilations)
-    least, most = SCRATCH_BYTES
-    budget = min(max(least, 2 * (math.prod(image) + math.prod(error))), most)
-    odd = channels % 2 == 1 and channels > 1 and taps > 1
-    found = [
-        (cost, tiles)
-        for runs in ((1, taps) if odd else (1,))
-        for cost, tiles in _correlations((outputs, conv.kernel[0], taps * channels), runs, odd and runs == 1, form)
-        if tiles.scratch_bytes <= budget
-    ]
-    if not found:
-        return None
-    sums = outputs * taps * channels * conv.kernel[0] * batch * height * pitch
-    enough = min(cost for cost, _ in found) + sums // SPARE
-    fitting = [
-        (tiles.scratch_bytes, cost, tiles.strip_axis, tiles.runs, tiles) for cost, tiles in found if cost <= enough
-    ]
-    return min(fitting)[-1]
+    budget = min(max(SCRATCH_BYTES[0], 2 * (math.prod(image) + math.prod(error))), most)
+    shape, odd = (outputs, conv.kernel[0], taps * channels), channels % 2 == 1 and channels > 1 and taps > 1
+    for choose in (register_tile,) if exact else (ragged_tile, register_tile):
+        tile = choose(outputs, taps * channels)
+        ways = (1, taps) if odd and tile[1] == 2 and choose is ragged_tile else (1,)
+        found = [
+            (cost, tiles)
+            for runs in ways
+            for cost, tiles in _correlations(shape, tile, runs, odd and runs == 1, form)
+            if tiles.scratch_bytes <= budget
+        ]
+        if tile != (1, 1) and found:
+            return _least_scratch(found, math.prod(shape) * batch * height * pitch)
+    return None
+
+
+def _least_scratch(found: list[tuple[int, CorrelationTiles]], products: int) -> CorrelationTiles:
+    """Return those tiles with the least scratch that cost little more than the cheapest."""
+    enough = min(cost for cost, _ in found) + products // SPARE
+    fitting = [(tiles.scratch_bytes, cost, tiles.strip_axis, tiles.runs, tiles) for cost, tiles in found]
+    return min(way for way in fitting if way[1] <= enough)[-1]
 
 
 def _correlations(
-    shape: tuple[int, int, int], runs: int, crossing: bool, form: tuple[Any, ...]
+    shape: tuple[int, int, int], tile: tuple[int, int], runs: int, crossing: bool, form: tuple[Any, ...]
 ) -> Iterator[tuple[int, CorrelationTiles]]:
     """Yield (approximate instructions, tiles) of all strips. shape: (output channels, rows of taps, columns).
 
-    crossing: some tiles have columns of two taps.
+    runs: the columns of every tap end with a tile. crossing: some tiles have columns of two taps.
     """
     outputs, taps, columns = shape
-    tile = ragged_tile(outputs, columns // runs)
-    if tile == (1, 1):
-        return
     run = -(-columns // runs // tile[1]) * tile[1]
     whole = (-(-outputs // tile[0]) * tile[0], runs * run)
     for axis, (own, other) in enumerate((whole, whole[::-1])):

@@ -30,7 +30,7 @@ from tinytrain_compile.lower.kernels.base import (
     tensors,
     written,
 )
-from tinytrain_compile.lower.kernels.context import CodeStyle, KernelContext
+from tinytrain_compile.lower.kernels.context import LOW_REGISTERS, CodeStyle, KernelContext
 from tinytrain_compile.lower.kernels.float32.conv import TapWindow, weight_sums
 from tinytrain_compile.lower.kernels.int8.dsp.correlation import correlation
 from tinytrain_compile.lower.kernels.int8.dsp.product import PackedOperand, packed_product
@@ -54,6 +54,7 @@ from tinytrain_compile.ops.int8.conv_form import (
     geometry,
     is_product,
     is_rank_one,
+    single_tiles,
     weight_tiles,
 )
 from tinytrain_compile.ops.int8.tiles import DenseTiles, packed_tiles
@@ -244,7 +245,8 @@ def row_gradient(
 
 def _maps(node: Node, context: KernelContext) -> CorrelationTiles | None:
     """Return tiles of a weight gradient that runs over widened maps, else None."""
-    tiles = weight_tiles(node)
+    isa = context.isa
+    tiles = weight_tiles(node) if isa.dsp else single_tiles(node, isa.gpr <= LOW_REGISTERS)
     if tiles is None or (context.uses_vectors and lane_sums(node.outputs[0].shape, geometry(node).groups)):
         return None
     return tiles if context.widens(tiles.tile == (2, 2), False) else None
