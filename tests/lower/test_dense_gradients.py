@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import cycle
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from testing.cores import missing_tools
 from testing.kernels.boards import measure
+from testing.kernels.sanitised import run_sanitised
 from testing.ops import case_quantised as quantised
 from testing.ops.case import Case
 from tinytrain_compile.lower.kernels import SIZE, kernel_context
@@ -28,6 +32,15 @@ GEOMETRIES: tuple[Geometry, ...] = (
     ((1, 8, 7, 6), 3, ConvAttrs((3, 2), (2, 1), (1, 0, 0, 1), (2, 1))),
     ((1, 8, 8, 8), 8, ConvAttrs((1, 1))),  # as many turns as channels: one register must not hold both
 )
+INCOMPLETE: tuple[Geometry, ...] = (
+    ODD,  # tiles cross from a tap to the next
+    ((1, 3, 13, 9), 11, ConvAttrs((4, 4), (2, 2), (1, 4, 2, 5), (1, 3))),  # a strip of two taps, an unused column each
+    ((1, 12, 12, 7), 6, ConvAttrs((3, 3), pads=(2, 2, 2, 2), dilations=(2, 2))),
+    ((1, 8, 8, 5), 1, ConvAttrs((3, 3), pads=SAME)),
+    ((1, 4, 4, 7), 9, ConvAttrs((1, 1))),
+    ((1, 5, 3, 7), 1, ConvAttrs((1, 1))),
+)
+"""Odd numbers of channels: tiles with unused sums."""
 
 
 def weights(geometry: Geometry) -> Case:
@@ -47,7 +60,7 @@ def data(geometry: Geometry) -> Case:
         (STRIDED, "cortex-m7", True, True),
         (STRIDED, "cortex-m3", True, False),
         (STRIDED, "cortex-m0plus", True, False),
-        (ODD, "cortex-m7", False, True),
+        (ODD, "cortex-m7", True, True),
         (ODD, "cortex-m0plus", False, False),
     ],
 )
@@ -73,6 +86,23 @@ def test_no_gradient_takes_much_scratch_where_little_is_alive() -> None:
         rows, maps = backward_dense(data(geometry).node()), weight_tiles(weights(geometry).node())
         assert rows is not None and rows.scratch_bytes <= max(2 * 3072, alive)
         assert maps is not None and maps.scratch_bytes <= max(2048, 2 * alive)
+
+
+def incomplete() -> list[Case]:
+    """Return updates by kernels with incomplete tiles, of all kinds: some move more than the weight."""
+    rng, kinds = np.random.default_rng(5), (quantised.qconv_update_fine, quantised.qconv_sum, quantised.qconv_update)
+    cases = [make(rng, geometry, 0) for geometry, make in zip(INCOMPLETE, cycle(kinds), strict=False)]
+    return [*cases, quantised.qconv_momentum(rng, ODD, 0, False)]
+
+
+def test_an_incomplete_tile_moves_every_weight_once(tmp_path: Path) -> None:
+    run_sanitised(incomplete(), tmp_path)
+
+
+@pytest.mark.qemu
+@pytest.mark.skipif(bool(missing_tools()), reason="needs QEMU")
+def test_incomplete_tiles_on_a_board() -> None:
+    assert all(found.equal for found in measure(incomplete(), "cortex-m7"))
 
 
 @pytest.mark.qemu
