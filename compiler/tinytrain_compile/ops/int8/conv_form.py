@@ -549,7 +549,7 @@ def _correlations(
         for strip in range(tile[axis], own + 1, tile[axis]):
             if own % strip > 0 or (axis == 1 and run % strip > 0 and strip % run > 0):
                 continue
-            tiles = CorrelationTiles(tile, axis, strip, *form, runs)
+            tiles = CorrelationTiles(tile, axis, strip, *form, runs=runs)
             widened = (own, other * (own // strip)) if axis == 0 else (other * (own // strip), own)
             read = outputs * (whole[1] // (strip if axis == 1 else tile[1]))
             sums = math.prod(whole) * taps * tiles.maps[0] * _PRODUCTS // 4

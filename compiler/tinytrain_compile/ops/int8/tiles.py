@@ -159,11 +159,10 @@ def light_row_tiles(width: int, n: int, k: int, rows_lie: bool) -> PackedTiles:
 
 
 def ragged_tile(m: int, n: int) -> tuple[int, int]:
-    """Return register_tile of the next even extents: a row or column of the last tile is unused if an extent is odd."""
+    """Return 2x2 unless an extent is 1: a row or column of the last tile is unused if an extent is odd."""
     if m > 1 and n > 1:
         return 2, 2
-    odd = m % 2 > 0 and n % 2 > 0
-    return register_tile(m, n) if not odd or m == n else (min(m, 2), min(n, 2))
+    return register_tile(m, n) if m * n % 2 == 0 else (min(m, 2), min(n, 2))
 
 
 def product_tile(m: int, n: int) -> tuple[int, int]:
