@@ -126,6 +126,7 @@ _WORDS = {
     "half": "half",
     "phase": "phase",
     "position": "position",
+    "run": "tap_column",
     "row": "row",
     "column": "column",
     "out": "out_channel",
@@ -176,11 +177,12 @@ _STAGES: dict[tuple[str, ...], tuple[str, ...]] = {
         "odd",
         "half",
     ),
-    ("i", "r", "j", "p", "q", "k0", "k1", "k2", "k3"): (
-        *("row", "tap_row", "column", "row_in_tile", "column_in_tile"),
+    ("i", "r", "run", "j", "p", "q", "k0", "k1", "k2", "k3"): (
+        *("row", "tap_row", "tap_column", "column", "row_in_tile", "column_in_tile"),
         *("sample", "step", "odd", "half"),
     ),
     ("o", "r", "j"): ("out_channel", "tap_row", "column"),
+    ("o", "r", "run", "c"): ("out_channel", "tap_row", "tap_column", "column"),
     # by channel, by row
     ("i", "c"): ("pixel", "channel"),
     ("c", "k0"): ("channel", "pixel"),

@@ -238,6 +238,33 @@ def left_over(extent: Index, unit: int) -> int:
     return extent % unit if isinstance(extent, int) else 0
 
 
+def tiles_of(extent: Index, tile: int) -> Index:
+    """Return the number of tiles for these rows or columns; the last one may be incomplete (see row_of_tile)."""
+    return extent // tile + (1 if left_over(extent, tile) else 0)
+
+
+def row_of_tile(tile: Expr, place: Expr, rows: Index, size: int, peeled: bool = False) -> Expr:
+    """Return the row at a place of a tile; an incomplete last tile repeats rows before it, or the last one.
+
+    peeled: the last tile has code of its own.
+    """
+    first = tile * size
+    if not left_over(rows, size):
+        return first + place
+    if isinstance(rows, int) and rows < size:
+        return tirx.min(first + place, rows - 1)
+    last = rows - size
+    return (tirx.if_then_else(first <= last, first, last) if peeled else tirx.min(first, last)) + place
+
+
+def sum_of_row(sums: Callable[[Expr, Expr], Expr], row: Expr, rows: Index, size: int) -> Expr:
+    """Return sums(tile, place) of a row: see row_of_tile; tiles of more than one row have two."""
+    tile, place = tirx.indexdiv(row, size), tirx.indexmod(row, size)
+    if not left_over(rows, size) or (isinstance(rows, int) and rows < size):
+        return sums(tile, place)
+    return tirx.if_then_else(row < rows - 1, sums(tile, place), sums(tile, i32(size - 1)))
+
+
 def both(tests: Iterable[Expr | None]) -> Expr | None:
     """Return the conjunction of all tests; None if there are none (a test may be None)."""
     result: Expr | None = None

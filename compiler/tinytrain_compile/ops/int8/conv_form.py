@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -27,6 +28,7 @@ from tinytrain_compile.ops.int8.tiles import (
     line_tiles,
     packed_row_tiles,
     packed_tiles,
+    ragged_tile,
     ready_tiles,
     register_tile,
 )
@@ -338,6 +340,27 @@ def weight_tiles(node: Node) -> CorrelationTiles | None:
     return correlation_tiles(conv, operand(node, "x").shape, operand(node, "g").shape)
 
 
+def single_tiles(node: Node, few_registers: bool) -> CorrelationTiles | None:
+    """Return weight_tiles for cores without products in pairs, in no more scratch; None: sums that run in place.
+
+    Unused sums of a tile cost them more. Instead, they take one row of four columns if these divide the layer (_ROW,
+    which needs registers), or sums in place if a quarter of all products is unused: 1.12 times as long on a Cortex-M0+
+    for maps of 28x28, 1 to 8 channels, 3x3.
+    """
+    tiles = weight_tiles(node)
+    if tiles is None:
+        return None
+    conv, x, g = geometry(node), operand(node, "x").shape, operand(node, "g").shape
+    columns = conv.kernel[1] * x[3]
+    exact = register_tile(g[3], columns)
+    if exact == tiles.tile:
+        return tiles
+    if exact == _ROW and not few_registers:
+        return correlation_tiles(conv, x, g, True, tiles.scratch_bytes) or tiles
+    few = few_registers or exact == (1, 1)
+    return None if few and 3 * tiles.products(g[3], columns) >= 4 * g[3] * columns * g[2] else tiles
+
+
 VECTOR, SMALL_MAP = 16, 64
 """Elements of a vector; pixels of an error from which on its map does not end with zeros (tt_map_end)."""
 
@@ -418,6 +441,11 @@ _WIDE = 2
 _ERROR, _IMAGE, _TABLES = 2, 5, 25
 """Approximate instructions to widen an element of the error, and of the image with its border; and to prepare what the
 end of an output channel's sums reads."""
+_PRODUCTS, _CROSSING = 5, (1, 6)
+"""Approximate instructions of four products; and to widen an element more if columns of two taps, not or dilated, are
+in a tile: measured on a Cortex-M7, 6.3 for a layer of 27 channels on maps of 13x13 with taps 2 apart."""
+_ROW = (1, 4)
+"""Register tile of an odd number of output channels, if it divides the columns."""
 SPARE = 32
 """Less scratch may cost at most one in this many multiply-accumulates."""
 
@@ -430,6 +458,7 @@ class CorrelationTiles:
     stride; its rows are in `phases` images of `image_rows` rows, thinned too. So a tap reads neighbours, as many as an
     error's map has: rows * pitch. tile: (output channels, image channels) per register tile. strip: maps of operand
     strip_axis (0 the error, 1 the image) that are widened at a time; of the other operand, one tile is. batch: images.
+    runs: as many parts of the columns of taps have tiles of their own; a strip is some of them, or a part of one.
     """
 
     tile: tuple[int, int]
@@ -442,6 +471,7 @@ class CorrelationTiles:
     image_rows: int
     strides: tuple[int, int]
     dilations: tuple[int, int]
+    runs: int = 1
 
     @property
     def blocks(self) -> int:
@@ -461,10 +491,19 @@ class CorrelationTiles:
         """Return the first row of a tap in its phase."""
         return tap * self.dilations[0] // self.strides[0]
 
-    def widening(self, errors: int, images: int) -> int:
-        """Estimate the instructions to widen maps of `errors` channels of the error and `images` of the image."""
+    def products(self, outputs: int, columns: int) -> int:
+        """Count the products for a row of the error and one of taps, those of unused sums included."""
+        run = -(-columns // self.runs // self.tile[1]) * self.tile[1]
+        return -(-outputs // self.tile[0]) * self.tile[0] * self.runs * run * self.pitch
+
+    def widening(self, errors: int, images: int, crossing: bool = False) -> int:
+        """Estimate the instructions to widen maps of `errors` channels of the error and `images` of the image.
+
+        crossing: some tiles have columns of two taps.
+        """
         error, image = self.maps
-        return _ERROR * error * errors + _IMAGE * image * images
+        more = _CROSSING[self.dilations[1] > 1] if crossing else 0
+        return _ERROR * error * errors + (_IMAGE + more) * image * images
 
     @property
     def scratch_bytes(self) -> int:
@@ -476,29 +515,57 @@ def _scratch(maps: tuple[int, int], tile: tuple[int, int], axis: int, strip: int
     return _WIDE * (strip * maps[axis] + tile[1 - axis] * maps[1 - axis])
 
 
-def correlation_tiles(conv: ConvAttrs, image: tuple[int, ...], error: tuple[int, ...]) -> CorrelationTiles | None:
-    """Choose a way to widen both operands within a budget that takes little scratch; None if none fits."""
-    batch, height, width, outputs = error
-    columns = conv.kernel[1] * image[3]
-    tile = register_tile(outputs, columns)
-    if tile == (1, 1):
-        return None
+def correlation_tiles(
+    conv: ConvAttrs, image: tuple[int, ...], error: tuple[int, ...], exact: bool = False, most: int = SCRATCH_BYTES[1]
+) -> CorrelationTiles | None:
+    """Choose a way to widen both operands within a budget that takes little scratch; None if none fits.
+
+    exact: register tiles divide the channels; they also do if others do not fit. most: bytes of the budget.
+    """
+    (batch, height, width, outputs), (taps, channels) = error, (conv.kernel[1], image[3])
     pitch = -(-width // DOT_TERMS) * DOT_TERMS
     phases = min(conv.kernel[0], conv.strides[0]) if conv.dilations[0] == 1 else conv.strides[0]
     image_rows = height + (conv.kernel[0] - 1) * conv.dilations[0] // conv.strides[0]
     form = (batch, height, pitch, phases, image_rows, conv.strides, conv.dilations)
-    least, most = SCRATCH_BYTES
-    budget = min(max(least, 2 * (math.prod(image) + math.prod(error))), most)
-    found: list[tuple[int, CorrelationTiles]] = []
-    for axis, (own, other) in enumerate(((outputs, columns), (columns, outputs))):
+    budget = min(max(SCRATCH_BYTES[0], 2 * (math.prod(image) + math.prod(error))), most)
+    shape, odd = (outputs, conv.kernel[0], taps * channels), channels % 2 == 1 and channels > 1 and taps > 1
+    for choose in (register_tile,) if exact else (ragged_tile, register_tile):
+        tile = choose(outputs, taps * channels)
+        ways = (1, taps) if odd and tile[1] == 2 and choose is ragged_tile else (1,)
+        found = [
+            (cost, tiles)
+            for runs in ways
+            for cost, tiles in _correlations(shape, tile, runs, odd and runs == 1, form)
+            if tiles.scratch_bytes <= budget
+        ]
+        if tile != (1, 1) and found:
+            return _least_scratch(found, math.prod(shape) * batch * height * pitch)
+    return None
+
+
+def _least_scratch(found: list[tuple[int, CorrelationTiles]], products: int) -> CorrelationTiles:
+    """Return those tiles with the least scratch that cost little more than the cheapest."""
+    enough = min(cost for cost, _ in found) + products // SPARE
+    fitting = [(tiles.scratch_bytes, cost, tiles.strip_axis, tiles.runs, tiles) for cost, tiles in found]
+    return min(way for way in fitting if way[1] <= enough)[-1]
+
+
+def _correlations(
+    shape: tuple[int, int, int], tile: tuple[int, int], runs: int, crossing: bool, form: tuple[Any, ...]
+) -> Iterator[tuple[int, CorrelationTiles]]:
+    """Yield (approximate instructions, tiles) of all strips. shape: (output channels, rows of taps, columns).
+
+    runs: the columns of every tap end with a tile. crossing: some tiles have columns of two taps.
+    """
+    outputs, taps, columns = shape
+    run = -(-columns // runs // tile[1]) * tile[1]
+    whole = (-(-outputs // tile[0]) * tile[0], runs * run)
+    for axis, (own, other) in enumerate((whole, whole[::-1])):
         for strip in range(tile[axis], own + 1, tile[axis]):
-            tiles = CorrelationTiles(tile, axis, strip, *form)
-            if own % strip == 0 and tiles.scratch_bytes <= budget:
-                widened = (own, other * (own // strip)) if axis == 0 else (other * (own // strip), own)
-                read = outputs * (columns // (strip if axis == 1 else tile[1]))
-                found.append((tiles.widening(*widened) + _TABLES * read, tiles))
-    if not found:
-        return None
-    sums = outputs * columns * conv.kernel[0] * batch * height * pitch
-    enough = min(cost for cost, _ in found) + sums // SPARE
-    return min((tiles.scratch_bytes, cost, tiles.strip_axis, tiles) for cost, tiles in found if cost <= enough)[3]
+            if own % strip > 0 or (axis == 1 and run % strip > 0 and strip % run > 0):
+                continue
+            tiles = CorrelationTiles(tile, axis, strip, *form, runs=runs)
+            widened = (own, other * (own // strip)) if axis == 0 else (other * (own // strip), own)
+            read = outputs * (whole[1] // (strip if axis == 1 else tile[1]))
+            sums = math.prod(whole) * taps * tiles.maps[0] * _PRODUCTS // 4
+            yield tiles.widening(*widened, crossing) + _TABLES * read + sums, tiles

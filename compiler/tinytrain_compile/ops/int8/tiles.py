@@ -95,20 +95,22 @@ def error_tiles(m: int, n: int, k: int, columns_lie: bool = False) -> PackedTile
     return packed_tiles(m, n, k, most=ERROR_SCRATCH_BYTES)
 
 
-def packed_tiles(m: int, n: int, k: int, rows_lie: bool = False, most: int = SCRATCH_BYTES[1]) -> PackedTiles:
+def packed_tiles(
+    m: int, n: int, k: int, rows_lie: bool = False, most: int = SCRATCH_BYTES[1], ragged: bool = False
+) -> PackedTiles:
     """Return tiles of an (m, k) by (n, k) product: the cheaper of two ways to widen both operands within a budget.
 
     most: bytes of that budget. rows_lie: rows of the right operand are stored as they are read; if few rows of the left
-    meet them, they are not widened.
+    meet them, they are not widened. ragged: the last tile of columns may have an unused one.
     """
-    tile = product_tile(m, n)
+    tile = ragged_tile(m, n) if ragged else product_tile(m, n)
     if rows_lie and m <= DIRECT_ROWS and _whole_terms(k):
         return _direct_tiles(COLUMN if m > 2 else tile, m, k)
     budget = min(max(SCRATCH_BYTES[0], 2 * m * (k + n)), most)
-    whole = -(-m // tile[0]) * tile[0]
+    whole = [-(-extent // size) * size for extent, size in zip((m, n), tile, strict=True)]
     depth = -(-k // DOT_TERMS) * DOT_TERMS
     ways: list[tuple[int, PackedTiles]] = []
-    for axis, (own, other) in enumerate(((whole, n), (n, whole))):
+    for axis, (own, other) in enumerate((whole, whole[::-1])):
         rows = [r for r in range(tile[axis], own + 1, tile[axis]) if own % r == 0]
         fitting = [r for r in rows if _WIDE * depth * (r + tile[1 - axis]) <= budget]
         strip = max(fitting, default=rows[0])
@@ -154,6 +156,13 @@ def light_row_tiles(width: int, n: int, k: int, rows_lie: bool) -> PackedTiles:
     if rows_lie and _whole_terms(k) and (width <= DIRECT_ROWS or width % 2):
         return _direct_tiles(COLUMN if width == DIRECT_ROWS else tile, width, k)
     return PackedTiles(tile, 0, width, -(-k // DOT_TERMS) * DOT_TERMS)
+
+
+def ragged_tile(m: int, n: int) -> tuple[int, int]:
+    """Return 2x2 unless an extent is 1: a row or column of the last tile is unused if an extent is odd."""
+    if m > 1 and n > 1:
+        return 2, 2
+    return register_tile(m, n) if m * n % 2 == 0 else (min(m, 2), min(n, 2))
 
 
 def product_tile(m: int, n: int) -> tuple[int, int]:

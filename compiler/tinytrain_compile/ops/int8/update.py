@@ -185,7 +185,7 @@ def _product_scratch(node: Node) -> int:
         return 4 * whole_words(inputs) if momentum else 2 * inputs  # also what its weights move by
     tiles = weight_tiles(node)
     if is_product(geometry(node)):
-        tiles = packed_tiles(outputs, inputs, math.prod(image))
+        tiles = packed_tiles(outputs, inputs, math.prod(image), ragged=True)
     return max(map_bytes(node), tiles.scratch_bytes if tiles else 0)
 
 

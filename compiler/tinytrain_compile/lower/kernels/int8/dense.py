@@ -30,7 +30,7 @@ from tinytrain_compile.lower.kernels.base import (
     tensors,
     written,
 )
-from tinytrain_compile.lower.kernels.context import CodeStyle, KernelContext
+from tinytrain_compile.lower.kernels.context import LOW_REGISTERS, CodeStyle, KernelContext
 from tinytrain_compile.lower.kernels.float32.conv import TapWindow, weight_sums
 from tinytrain_compile.lower.kernels.int8.dsp.correlation import correlation
 from tinytrain_compile.lower.kernels.int8.dsp.product import PackedOperand, packed_product
@@ -54,6 +54,7 @@ from tinytrain_compile.ops.int8.conv_form import (
     geometry,
     is_product,
     is_rank_one,
+    single_tiles,
     weight_tiles,
 )
 from tinytrain_compile.ops.int8.tiles import DenseTiles, packed_tiles
@@ -244,7 +245,8 @@ def row_gradient(
 
 def _maps(node: Node, context: KernelContext) -> CorrelationTiles | None:
     """Return tiles of a weight gradient that runs over widened maps, else None."""
-    tiles = weight_tiles(node)
+    isa = context.isa
+    tiles = weight_tiles(node) if isa.dsp else single_tiles(node, isa.gpr <= LOW_REGISTERS)
     if tiles is None or (context.uses_vectors and lane_sums(node.outputs[0].shape, geometry(node).groups)):
         return None
     return tiles if context.widens(tiles.tile == (2, 2), False) else None
@@ -302,22 +304,36 @@ def _correlated(
     x = tensor(node, "x")
     div, mod = tirx.indexdiv, tirx.indexmod
 
-    def image(b: Expr, j: Expr, phase: Expr, line: Expr, position: Expr) -> Expr:
-        row = line * conv.strides[0] + phase - conv.pads[0]
-        column = position * conv.strides[1] + div(j, channels) * conv.dilations[1] - conv.pads[1]
-        value = x[b, row, column, mod(j, channels)].astype("int16") - i16(attrs.x_zero)
-        return guarded(inside_image(row, column, (height, width)), value)
+    def place(j: Expr) -> tuple[Expr, Expr]:
+        return div(j, channels), mod(j, channels)
 
-    def weight(acc: Expr, o: Expr, r: Expr, j: Expr) -> Expr:
-        return finish(acc, o, r, div(j, channels), mod(j, channels))
+    def image(b: Expr, tap: Expr, channel: Expr, phase: Expr, line: Expr, position: Expr) -> Expr:
+        row = line * conv.strides[0] + phase - conv.pads[0]
+        column = position * conv.strides[1] + tap * conv.dilations[1] - conv.pads[1]
+        value = x[b, row, column, channel].astype("int16") - i16(attrs.x_zero)
+        return guarded(inside_image(row, column, (height, width)), value)
 
     form = (outputs, conv.kernel[0], conv.kernel[1] * channels)
     if context.has_large_tiles and (strip := map_strip(node, tiles, form[2])):
         g, border = tensor(node, "g"), (conv.pads[0], conv.pads[0] + height)
-        out, schedule = correlate(form, g, image, weight, tiles, strip, border, stages)
+
+        def of_column(b: Expr, j: Expr, *at: Expr) -> Expr:
+            return image(b, *place(j), *at)
+
+        def end(acc: Expr, o: Expr, r: Expr, j: Expr) -> Expr:
+            return finish(acc, o, r, *place(j))
+
+        out, schedule = correlate(form, g, of_column, end, tiles, strip, border, stages)
         return x, g, out, schedule
-    g = tensor(node, "g", (batch, rows * columns, outputs))
-    out, schedule = correlation(form, columns, g, image, weight, tiles, stages)
+
+    def of_run(b: Expr, run: Expr, c: Expr, *at: Expr) -> Expr:
+        return image(b, *((run, c) if tiles.runs > 1 else place(c)), *at)
+
+    def weight(acc: Expr, o: Expr, r: Expr, run: Expr, c: Expr) -> Expr:
+        return finish(acc, o, r, *((run, c) if tiles.runs > 1 else place(c)))
+
+    g, runs = tensor(node, "g", (batch, rows * columns, outputs)), (tiles.runs, form[2] // tiles.runs)
+    out, schedule = correlation((*form[:2], *runs), columns, g, of_run, weight, tiles, context.style, stages)
     return x, g, out, schedule
 
 
@@ -335,7 +351,7 @@ def _flat_weight_gradient(
     def weight(acc: Expr, o: Expr, i: Expr) -> Expr:
         return finish(acc, o, 0, 0, i)
 
-    tiles = packed_tiles(*extents)
+    tiles = packed_tiles(*extents, ragged=True)
     made = product(node, extents, left, right, weight, stages, 0) if context.has_large_tiles else None
     out, schedule = made or packed_product(extents, left, right, weight, tiles, context.style, stages, channel_axis=0)
     return x, g, out, schedule

@@ -6,87 +6,145 @@ from collections.abc import Sequence
 
 from tvm import s_tir, te, tirx
 from tvm.ir import Expr
+from tvm.s_tir.schedule import LoopRV
 
 from tinytrain_compile.lower.intrinsics import tensor as instructions
-from tinytrain_compile.lower.kernels.base import Finish, Load, Schedule, guarded, i32, reduce_axes, total
+from tinytrain_compile.lower.kernels.base import (
+    Finish,
+    Load,
+    Schedule,
+    guarded,
+    i32,
+    left_over,
+    reduce_axes,
+    row_of_tile,
+    sum_of_row,
+    tiles_of,
+    total,
+)
+from tinytrain_compile.lower.kernels.context import CodeStyle
 from tinytrain_compile.lower.schedules import HINT, keep_results, keep_tables
 from tinytrain_compile.ops.int8.conv_form import CorrelationTiles
 from tinytrain_compile.ops.int8.tiles import DOT_TERMS
 
 
 def correlation(
-    shape: tuple[int, int, int],
+    shape: tuple[int, int, int, int],
     width: int,
     error: te.Tensor,
     image: Load,
     finish: Finish,
     tiles: CorrelationTiles,
+    style: CodeStyle,
     tables: Sequence[te.Tensor] = (),
 ) -> tuple[te.Tensor, Schedule]:
-    """Return out[o,r,j] = finish(sum over n, y, x of error[n, y * width + x, o] image(n, j, tap row r, y, x), o, r, j).
+    """Return out[o,r,run,c] = finish(sum over n, y, x of error[n, y * width + x, o] image(n, run, c, tap row r, y, x),
+    o, r, run, c).
 
-    shape: (output channels, rows of taps, columns of taps times image channels). error: int8 (n, pixels, channels).
-    image(n, j, phase, row of it, x): int16, 0 outside of the image. tables: operands that finish reads per output
-    channel.
+    shape: (output channels, rows of taps, runs of columns, columns in each: see CorrelationTiles). error: int8 (n,
+    pixels, channels). image(n, run, c, phase, row of it, x): int16, 0 outside of the image. tables: operands that
+    finish reads per output channel.
     """
-    outputs, taps, columns = shape
+    outputs, taps, runs, columns = shape
+    each = tiles_of(columns, tiles.tile[1])
     (ti, tj), across = tiles.tile, tiles.pitch // DOT_TERMS
     div, mod = tirx.indexdiv, tirx.indexmod
 
     def of_error(i: Expr, b: Expr, step: Expr, p: Expr, odd: Expr, half: Expr) -> Expr:
         lane = odd + half * 2
+        channel = row_of_tile(i, p, outputs, ti)
         if tiles.pitch == width:
-            return error[b, step * DOT_TERMS + lane, i * ti + p].astype("int16")
+            return error[b, step * DOT_TERMS + lane, channel].astype("int16")
         row, column = div(step, across), mod(step, across) * DOT_TERMS + lane
-        return guarded(column < width, error[b, row * width + column, i * ti + p].astype("int16"))
+        return guarded(column < width, error[b, row * width + column, channel].astype("int16"))
 
-    def of_image(j: Expr, b: Expr, phase: Expr, step: Expr, q: Expr, odd: Expr, half: Expr) -> Expr:
-        return image(b, j * tj + q, phase, div(step, across), mod(step, across) * DOT_TERMS + odd + half * 2)
+    peeled = style.ragged_tiles and (runs > 1 or tiles.strip_axis == 0)
 
-    left = te.compute((outputs // ti, tiles.batch, tiles.blocks, ti, 2, 2), of_error, "left")
+    def of_image(run: Expr, j: Expr, b: Expr, phase: Expr, step: Expr, q: Expr, odd: Expr, half: Expr) -> Expr:
+        column = row_of_tile(j, q, columns, tj, peeled)
+        return image(b, run, column, phase, div(step, across), mod(step, across) * DOT_TERMS + odd + half * 2)
+
+    left = te.compute((tiles_of(outputs, ti), tiles.batch, tiles.blocks, ti, 2, 2), of_error, "left")
     steps = tiles.image_rows * across
-    right = te.compute((columns // tj, tiles.batch, tiles.phases, steps, tj, 2, 2), of_image, "right")
+    right = te.compute((runs, each, tiles.batch, tiles.phases, steps, tj, 2, 2), of_image, "right")
     b, step, odd, half = axes = reduce_axes(tiles.batch, tiles.blocks, 2, 2)
 
-    def term(i: Expr, r: Expr, j: Expr, p: Expr, q: Expr) -> Expr:
+    def term(i: Expr, r: Expr, run: Expr, j: Expr, p: Expr, q: Expr) -> Expr:
         first = tiles.first(r) * across if taps > 1 else 0
         phase = tiles.phase(r) if taps > 1 else 0
         place = (b, phase, first + step, q, odd, half)
-        return total(i32(left[i, b, step, p, odd, half]) * i32(right[(j, *place)]), axes)
+        return total(i32(left[i, b, step, p, odd, half]) * i32(right[(run, j, *place)]), axes)
 
-    acc = te.compute((outputs // ti, taps, columns // tj, ti, tj), term, "acc")
-    out = te.compute(
-        shape, lambda o, r, j: finish(acc[div(o, ti), r, div(j, tj), mod(o, ti), mod(j, tj)], o, r, j), "out"
-    )
-    return out, lambda sch: _schedule(sch, tiles, width, int(error.shape[2]), tables)
+    acc = te.compute((tiles_of(outputs, ti), taps, runs, each, ti, tj), term, "acc")
+
+    def element(o: Expr, r: Expr, run: Expr, c: Expr) -> Expr:
+        def of_tiles(tile: Expr, place: Expr) -> Expr:
+            return sum_of_row(lambda other, q: acc[tile, r, run, other, place, q], c, columns, tj)
+
+        return finish(sum_of_row(of_tiles, o, outputs, ti), o, r, run, c)
+
+    out = te.compute(shape, element, "out")
+    incomplete = tuple(style.ragged_tiles and left_over(*sizes) > 0 for sizes in ((outputs, ti), (columns, tj)))
+    return out, lambda sch: _schedule(sch, tiles, width, int(error.shape[2]), incomplete, peeled, tables)
 
 
 def _schedule(
-    sch: s_tir.Schedule, tiles: CorrelationTiles, width: int, channels: int, tables: Sequence[te.Tensor]
+    sch: s_tir.Schedule,
+    tiles: CorrelationTiles,
+    width: int,
+    channels: int,
+    incomplete: tuple[bool, ...],
+    peeled: bool,
+    tables: Sequence[te.Tensor],
 ) -> None:
-    out, acc = sch.get_sblock("out"), sch.get_sblock("acc")
-    o, tap, j = sch.get_loops(out)
-    kept, moved = ((o, 0), (j, 1)) if tiles.strip_axis == 0 else ((j, 1), (o, 0))
-    strip, inside, kept_tile = sch.split(kept[0], [None, tiles.strip // tiles.tile[kept[1]], tiles.tile[kept[1]]])
-    outer, moved_tile = sch.split(moved[0], [None, tiles.tile[moved[1]]])
-    inner = [kept_tile, moved_tile] if kept[1] == 0 else [moved_tile, kept_tile]
-    sch.reorder(strip, outer, inside, tap, *inner)
+    """Order the loops as in packed_product.
+
+    incomplete: if the last tile (of output channels, of columns) is not whole and has code of its own; peeled: it also
+    is widened by such code.
+    """
+    acc = sch.get_sblock("acc")
+    o, tap, run, column = sch.get_loops(sch.get_sblock("out"))
+    error, *own = sch.split(o, [None, tiles.tile[0]])
+    pair, *other = sch.split(column, [None, tiles.tile[1]])
+    loops, left, right, last = _strips(sch, tiles, error, run, pair)
+    sch.reorder(*loops, tap, *own, *other)
+    if incomplete[0] and tiles.strip_axis == 1:  # else it is the innermost loop, whose tests cost little
+        sch.annotate(error, HINT, 1)
+    if incomplete[1]:
+        sch.annotate(last, HINT, 1)
     sch.set_scope(acc, 0, "local")
     sch.compute_at(acc, tap, preserve_unit_loops=True)
-    names = ("left", "right")
-    sch.compute_at(sch.get_sblock(names[moved[1]]), outer, preserve_unit_loops=True)
-    sch.compute_at(sch.get_sblock(names[kept[1]]), strip, preserve_unit_loops=True)
-    for loop in inner:
+    sch.compute_at(sch.get_sblock("left"), left, preserve_unit_loops=True)
+    sch.compute_at(sch.get_sblock("right"), right, preserve_unit_loops=True)
+    for loop in (*own, *other):
         sch.unroll(loop)
-    keep_results(sch, tap, 4)
-    keep_tables(sch, tables, *((inside, 3) if kept[1] == 0 else (outer, 2)))
+    keep_results(sch, tap, 5)
+    outer = loops[-1] if tiles.strip_axis == 0 else error
+    keep_tables(sch, tables, outer, 1 + loops.index(outer))
     _sums(sch, tiles)
     _widen_error(sch, tiles, width, channels)
-    step, row, *lanes = sch.get_loops(sch.get_sblock("right"))[-4:]
+    tile, _, _, step, row, *lanes = sch.get_loops(sch.get_sblock("right"))[-7:]
+    if incomplete[1] and peeled and tiles.strip_axis == 1:
+        sch.annotate(tile, HINT, 1)
     line, block = sch.split(step, [None, tiles.pitch // DOT_TERMS])
     sch.reorder(line, block, *lanes, row)
     for loop in (*lanes, row):
         sch.unroll(loop)
+
+
+def _strips(
+    sch: s_tir.Schedule, tiles: CorrelationTiles, error: LoopRV, run: LoopRV, pair: LoopRV
+) -> tuple[list[LoopRV], LoopRV, LoopRV, LoopRV]:
+    """Cut a loop into strips; return (loops in order, loops where error and image are widened, that over columns)."""
+    each, count = int(sch.get(pair).extent), tiles.strip // tiles.tile[tiles.strip_axis]
+    if tiles.strip_axis == 0:
+        strip, inside = sch.split(error, [None, count])
+        return [strip, run, pair, inside], strip, pair, pair
+    if count < each:
+        strip, inside = sch.split(pair, [None, count])
+        return [run, strip, error, inside], error, strip, inside if count > 1 else strip
+    strip, inside = sch.split(run, [None, count // each])
+    return [strip, error, inside, pair], error, strip, pair
 
 
 def _sums(sch: s_tir.Schedule, tiles: CorrelationTiles) -> None:

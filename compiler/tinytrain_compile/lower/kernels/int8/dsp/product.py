@@ -22,6 +22,9 @@ from tinytrain_compile.lower.kernels.base import (
     i32,
     left_over,
     reduce_axes,
+    row_of_tile,
+    sum_of_row,
+    tiles_of,
     total,
 )
 from tinytrain_compile.lower.kernels.context import CodeStyle
@@ -80,21 +83,28 @@ def packed_product(
         other = right.load(j * tj + q, step * DOT_TERMS + odd + half * 2) if b is None else b[j, step, q, odd, half]
         return total(i32(a[i, step, p, odd, half]) * i32(other), axes)
 
-    acc = te.compute((_tiles_of(m, ti), n // tj, ti, tj), term, "acc")
-    div, mod = tirx.indexdiv, tirx.indexmod
-    out = te.compute((m, n), lambda i, j: finish(acc[div(i, ti), div(j, tj), mod(i, ti), mod(j, tj)], i, j), "out")
+    acc = te.compute((tiles_of(m, ti), tiles_of(n, tj), ti, tj), term, "acc")
+
+    def element(i: Expr, j: Expr) -> Expr:
+        def of_tiles(tile: Expr, place: Expr) -> Expr:
+            return sum_of_row(lambda other, q: acc[tile, other, place, q], j, n, tj)
+
+        return finish(sum_of_row(of_tiles, i, m, ti), i, j)
+
+    out = te.compute((m, n), element, "out")
 
     whole = end is not None and bool(tiles.ends) and not style.small and left_over(m, ti) == 0 and n <= TILE_PITCH
 
     def schedule(sch: s_tir.Schedule) -> None:
-        _loops(sch, tiles, tables, channel_axis, style.ragged_tiles and left_over(m, ti) > 0, whole)
+        incomplete = tuple(style.ragged_tiles and left_over(*sizes) > 0 for sizes in ((m, ti), (n, tj)))
+        _loops(sch, tiles, tables, channel_axis, incomplete, whole)
         if tiles.direct:
             _direct_sums(sch, tiles, right)
         else:
             _sums(sch, tiles, style.pair_steps)
         if tiles.widens_right:
             _widen(sch, "right", right, tiles.depth == k)
-        _widen(sch, "left", left, tiles.depth == k, left_over(m, ti) == 0)
+        _widen(sch, "left", left, tiles.depth == k)
         if whole and end:
             *_, column, row = sch.get_loops(sch.get_sblock("out"))
             sch.reorder(row, column)
@@ -103,22 +113,17 @@ def packed_product(
     return out, schedule
 
 
-def _tiles_of(rows: Index, tile: int) -> Index:
-    """Return the number of tiles for these rows; an incomplete last tile repeats the last row."""
-    return rows // tile + (1 if left_over(rows, tile) else 0)
-
-
 def _stage(operand: PackedOperand, extents: tuple[Index, int], tile: int, tiles: PackedTiles, name: str) -> te.Tensor:
     """Return an operand as blocks of DOT_TERMS elements of each row of a tile, even ones before odd ones (see
     tt_widen4)."""
     rows, k = extents
 
     def element(i: Expr, step: Expr, p: Expr, odd: Expr, half: Expr) -> Expr:
-        position, row = step * DOT_TERMS + odd + half * 2, i * tile + p
-        value = operand.element(tirx.min(row, rows - 1) if left_over(rows, tile) else row, position)
+        position = step * DOT_TERMS + odd + half * 2
+        value = operand.element(row_of_tile(i, p, rows, tile), position)
         return value if tiles.depth == k else guarded(position < k, value)
 
-    return te.compute((_tiles_of(rows, tile), tiles.depth // DOT_TERMS, tile, 2, 2), element, name)
+    return te.compute((tiles_of(rows, tile), tiles.depth // DOT_TERMS, tile, 2, 2), element, name)
 
 
 def _loops(
@@ -126,14 +131,14 @@ def _loops(
     tiles: PackedTiles,
     tables: Sequence[te.Tensor],
     channel_axis: int,
-    ragged: bool,
+    incomplete: tuple[bool, ...],
     whole: bool,
 ) -> None:
     """Order the loops: strip of one operand, tile of the other, tile of the strip; operands are widened where their
     loop starts.
 
-    ragged: the last tile of rows of the left operand is not whole, and is split off. whole: one
-    helper finishes all sums of a tile.
+    incomplete: whether the last tile of an axis (left, right) is not whole, and is split off. whole: one helper
+    finishes all sums of a tile.
     """
     out = sch.get_sblock("out")
     loops = list(sch.get_loops(out))
@@ -142,8 +147,10 @@ def _loops(
     outer, moved_tile = sch.split(loops[moved], [None, tiles.tile[moved]])
     inner = [moved_tile, kept_tile] if kept == 0 else [kept_tile, moved_tile]  # a column's factors are read once
     sch.reorder(strip, outer, inside, *inner)
-    if ragged:
-        sch.annotate(inside if kept == 0 else outer, HINT, 1)
+    one = tiles.strip == tiles.tile[kept]
+    for axis, loop in ((kept, strip if one else inside), (moved, outer)):
+        if incomplete[axis]:
+            sch.annotate(loop, HINT, 1)
     acc = sch.get_sblock("acc")
     sch.set_scope(acc, 0, "local")
     sch.compute_at(acc, inside, preserve_unit_loops=True)
@@ -206,11 +213,11 @@ def _direct_sums(sch: s_tir.Schedule, tiles: PackedTiles, right: PackedOperand) 
         sch.tensorize(place, instructions.dot_direct(tiles.tile, blocks, right.pitch))
 
 
-def _widen(sch: s_tir.Schedule, name: str, operand: PackedOperand, whole: bool, even: bool = True) -> None:
+def _widen(sch: s_tir.Schedule, name: str, operand: PackedOperand, whole: bool) -> None:
     step, row, *lanes = sch.get_loops(sch.get_sblock(name))[-4:]
     steps, two = int(sch.get(step).extent), int(sch.get(row).extent) == 2
     given = (operand.offset, operand.pitch, operand.columns)
-    if whole and operand.pitch and two and steps > 1 and even:
+    if whole and operand.pitch and two and steps > 1:
         sch.tensorize(step, instructions.widen_two(*given, steps))
         return
     sch.reorder(row, step, *lanes)
