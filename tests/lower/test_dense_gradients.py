@@ -145,7 +145,7 @@ def test_batches_and_many_channels_on_boards(target: str) -> None:
 @pytest.mark.qemu
 @pytest.mark.skipif(bool(missing_tools()), reason="needs QEMU")
 def test_sums_on_vectors_at_a_level_that_leaves_out_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GCC 12 at -O1 takes the number behind a vector's last one from an instruction that it leaves out (tt_mve_count.h)."""
+    """GCC 12 at -O1 takes the number behind the last one from an instruction that it leaves out (tt_mve_count.h)."""
     flags = tuple("-O1" if flag == "-O2" else flag for flag in build.COMPILE_FLAGS)
     assert "-O1" in flags
     monkeypatch.setattr(build, "COMPILE_FLAGS", flags)
