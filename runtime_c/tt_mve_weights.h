@@ -452,19 +452,20 @@ static inline TT_ALWAYS void tt_add_taps8(
     }
 }
 
-/* All weights of a depthwise convolution of four taps or more. scratch: a sum of every tap, in whole vectors, and the maps of
- * a channel. */
+/* All weights of a convolution of four taps or more whose channels each read one of the image: a depthwise one, or one of an
+ * image of one channel. scratch: a sum of every tap, in whole vectors, and the maps of a channel. */
 static inline TT_ALWAYS void tt_depthwise8_weights(
     void *w, int8_t *scratch, const int8_t *x, const int8_t *g, tt_conv_shape of, tt_moves by, tt_through through)
 {
     const tt_channel_maps maps = tt_channel_maps_of(of);
-    const int32_t area = of.rows * of.columns, channels = of.channels, whole = (area + 3) / 4 * 4;
+    const int32_t area = of.rows * of.columns, whole = (area + 3) / 4 * 4;
+    const bool kept = of.channels == 1 && of.count == 1 && of.strip == of.high; /* the image, from channel to channel */
     const int32_t all = maps.phase_rows * maps.phase_columns * maps.rows * maps.pitch;
     int32_t *const totals = (int32_t *)(void *)scratch;
     int8_t *const error = scratch + 4 * whole, *const image = error + of.strip * maps.pitch;
     tt_fill8(error, 0, of.strip * maps.pitch);
     tt_fill8(image, of.zero, all);
-    for (int32_t c = 0; c < channels; c++) {
+    for (int32_t c = 0; c < of.outputs; c++) {
         int32_t sum = 0;
         memset(totals, 0, (size_t)(4 * whole));
         for (int32_t b = 0; b < of.count; b++) {
@@ -472,10 +473,13 @@ static inline TT_ALWAYS void tt_depthwise8_weights(
                 const int32_t rows = of.high % of.strip == 0 || first + of.strip <= of.high ? of.strip : of.high - first;
                 const int32_t n = (rows - 1) * maps.pitch + of.wide;
                 for (int32_t r = 0; r < rows; r++) {
-                    const int32_t place = ((b * of.high + first + r) * of.wide) * channels + c;
-                    tt_gather8(error + r * maps.pitch, g + place, channels, of.wide);
+                    const int32_t place = ((b * of.high + first + r) * of.wide) * of.outputs + c;
+                    tt_gather8(error + r * maps.pitch, g + place, of.outputs, of.wide);
                 }
-                tt_lay_channel8(image, x + b * of.height * of.width * channels + c, first, maps, of);
+                if (!kept || c == 0) {
+                    const int8_t *const own = x + b * of.height * of.width * of.channels + (of.channels == 1 ? 0 : c);
+                    tt_lay_channel8(image, own, first, maps, of);
+                }
                 sum = of.zero == 0 ? 0 : tt_sum8(sum, error, n);
                 tt_add_taps8(totals, error, image, n, maps, of);
             }
@@ -490,7 +494,7 @@ static inline TT_ALWAYS void tt_depthwise8_weights(
     }
 }
 
-/* Those of any layer: strip > 0: depthwise. */
+/* Those of any layer: strip > 0: channel by channel. */
 static inline TT_ALWAYS void tt_all_weights8(
     void *w, int8_t *scratch, const int8_t *x, const int8_t *g, tt_conv_shape of, tt_moves by, tt_through through)
 {

@@ -405,7 +405,8 @@ def weight_bytes(node: Node, across: int) -> int:
 
 def map_bytes(node: Node) -> int:
     """Return the least bytes that a weight gradient over maps takes on vectors, 0 if they are many."""
-    needed = weight_bytes(node, TURNED) if geometry(node).groups == 1 else (channel_maps(node) or (0, 0))[1]
+    apart = channel_maps(node)
+    needed = apart[1] if apart else weight_bytes(node, TURNED) if geometry(node).groups == 1 else 0
     return needed if needed <= LEAST_ROW_BYTES else 0
 
 
@@ -414,14 +415,17 @@ CHANNEL_BYTES = 1024
 
 
 def channel_maps(node: Node) -> tuple[int, int] | None:
-    """Return (rows of the error at a time, bytes) of the weight gradient of a depthwise layer on vectors.
+    """Return (rows of the error at a time, bytes) of a weight gradient on vectors, channel by channel.
 
     In scratch are a sum for every tap, in whole vectors, and a channel's error and image with the borders of each row.
-    None for other layers and for less than four taps.
+    None for less than four taps, and for layers that are neither depthwise nor of an image of one channel. That has
+    maps of its columns of taps (weight_bytes) from four on: 49x10x1 to 64, 10x4, takes 97,137 instead of 150,138
+    instructions on a Cortex-M55.
     """
     conv, image, (_, high, wide, outputs) = geometry(node), operand(node, "x").shape, operand(node, "g").shape
     taps = math.prod(conv.kernel)
-    if not conv.groups == image[3] == outputs > 1 or taps < TURNED or conv.split is not None:
+    single = image[3] == 1 and conv.kernel[1] < TURNED
+    if not (single or conv.groups == image[3] == outputs > 1) or taps < TURNED or conv.split is not None:
         return None
     reach = [(conv.kernel[i] - 1) * conv.dilations[i] // conv.strides[i] for i in (0, 1)]
     pairs = zip(conv.kernel, conv.strides, conv.dilations, strict=True)

@@ -67,10 +67,11 @@ def any_update(node: Node, attrs: QUpdateAttrs | QSumAttrs) -> KernelSpec | None
     """
     image, error, conv = operand(node, "x").shape, operand(node, "g").shape, geometry(node)
     pixels, pitch = math.prod(error[:3]), max(error[3], conv.strides[1] * image[3])
-    maps = _dense_maps(node) if conv.groups == 1 else channel_maps(node)
+    apart = channel_maps(node)
+    maps = apart or (_dense_maps(node) if conv.groups == 1 else None)
     if pixels == 1 or pitch >= LARGEST_PITCH or maps is None or maps[1] > op_def(node.op).scratch(node):
         return None
-    together = (0, maps[0]) if conv.groups == 1 else (maps[0], 0)
+    together = (maps[0], 0) if apart else (0, maps[0])
     scratch = tirx.decl_buffer((maps[1],), "int8", "maps")
     shape = layer_shape(node, image, error, together, attrs.x_zero, is_product(conv))
     inputs = tensors(node, *operands(node))
