@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 from onnxruntime.quantization import QuantType
 
+from testing.cores import missing_tools
 from tests.campaign.cases import Case, Kind
 from tests.campaign.judge import OUT
 from tests.campaign.model_kinds import NET
@@ -23,7 +24,7 @@ from tests.campaign.option_draws import more_options
 from tests.campaign.qdq_form import qdq_form
 from tests.frontend.qoperator import qoperator_form
 from tinytrain_compile.cli.command import command
-from tinytrain_compile.target.loader import list_targets
+from tinytrain_compile.target.loader import list_targets, load_target
 
 KNOWN = {name for parameter in command.params for name in parameter.opts}
 """Flags of the command."""
@@ -83,7 +84,7 @@ def _loss(drawn: Drawn, source: Random) -> list[str]:
 
 
 def _case(model: onnx.ModelProto, options: list[str], source: Random, folder: Path) -> Case:
-    """On the host, a tenth of them in QEMU; some are built again with sanitizers."""
+    """On the host, a tenth of them in QEMU if its tools for the target are there; some are built again with sanitizers."""
     return _on_host(model, [*options, *more_options(source, options, model, folder)], source)
 
 
@@ -92,6 +93,7 @@ def _on_host(model: onnx.ModelProto, options: list[str], source: Random) -> Case
     board = source.randrange(10) == 0
     alone = board or "--memory" in options  # what the host target has not
     target = source.choice([name for name in list_targets() if name != "host" or not alone])
+    board = board and not missing_tools(load_target(target))
     verify = ["--target", target, "--verify", "qemu" if board else "host"]
     sanitised = source.randrange(8) == 0
 
