@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
-/* Data gradients of convolutions whose pixels are not all reached by as many neighbours: over all channels, with strides or
- * dilations, and 3x3 depthwise with stride 2. The same bits on every core. */
+/* Data gradients of convolutions that are one call: over all channels, with strides, dilations, odd maps or odd channels, and
+ * depthwise ones with strides. The same bits on every core. */
 #ifndef TT_ERRORS_H
 #define TT_ERRORS_H
 

@@ -84,7 +84,7 @@ def _loss(drawn: Drawn, source: Random) -> list[str]:
 
 
 def _case(model: onnx.ModelProto, options: list[str], source: Random, folder: Path) -> Case:
-    """On the host, a tenth of them in QEMU if its tools for the target are there; some are built again with sanitizers."""
+    """On the host, a tenth of them in QEMU if its tools are there; some are built again with sanitizers."""
     return _on_host(model, [*options, *more_options(source, options, model, folder)], source)
 
 
