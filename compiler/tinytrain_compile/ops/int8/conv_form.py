@@ -450,6 +450,8 @@ _PRODUCTS, _CROSSING = 5, (1, 6)
 in a tile: measured on a Cortex-M7, 6.3 for a layer of 27 channels on maps of 13x13 with taps 2 apart."""
 _ROW = (1, 4)
 """Register tile of an odd number of output channels, if it divides the columns."""
+SMALL_LAYER = 8192
+"""Products from which on incomplete tiles are worth the code of their own, about 500 B."""
 SPARE = 32
 """Less scratch may cost at most one in this many multiply-accumulates."""
 
@@ -533,7 +535,8 @@ def correlation_tiles(
     form = (batch, height, pitch, phases, image_rows, conv.strides, conv.dilations)
     budget = min(max(SCRATCH_BYTES[0], 2 * (math.prod(image) + math.prod(error))), most)
     shape, odd = (outputs, conv.kernel[0], taps * channels), channels % 2 == 1 and channels > 1 and taps > 1
-    for choose in (register_tile,) if exact else (ragged_tile, register_tile):
+    sums = math.prod(shape) * batch * height * pitch
+    for choose in (register_tile,) if exact or sums < SMALL_LAYER else (ragged_tile, register_tile):
         tile = choose(outputs, taps * channels)
         ways = (1, taps) if odd and tile[1] == 2 and choose is ragged_tile else (1,)
         found = [
@@ -543,7 +546,7 @@ def correlation_tiles(
             if tiles.scratch_bytes <= budget
         ]
         if tile != (1, 1) and found:
-            return _least_scratch(found, math.prod(shape) * batch * height * pitch)
+            return _least_scratch(found, sums)
     return None
 
 

@@ -84,8 +84,9 @@ def _pays(node: Node, cut: PairedWindows, context: KernelContext) -> bool:
         return False
     if 1 in conv.kernel or conv.strides != (1, 1):
         return True
-    if operand(node, "x").shape[3] % DOT_TERMS > 0:
-        return context.isa.dsp
+    channels = operand(node, "x").shape[3]
+    if channels % DOT_TERMS > 0:
+        return context.isa.dsp and channels > 1
     return cut.kept >= min(outputs, WORTH)
 
 
