@@ -450,8 +450,8 @@ _PRODUCTS, _CROSSING = 5, (1, 6)
 in a tile: measured on a Cortex-M7, 6.3 for a layer of 27 channels on maps of 13x13 with taps 2 apart."""
 _ROW = (1, 4)
 """Register tile of an odd number of output channels, if it divides the columns."""
-SMALL_LAYER = 8192
-"""Products from which on incomplete tiles are worth the code of their own, about 500 B."""
+SMALL_LAYER = 16384
+"""Products from which on incomplete tiles are worth their code, about 500 B, and their scratch."""
 SPARE = 32
 """Less scratch may cost at most one in this many multiply-accumulates."""
 
