@@ -1,7 +1,6 @@
 """Convolutions over all channels by the windows of two pixels: odd maps and channels, dilation, strides (tt_conv.h).
 
-Layers of small windows or of few output channels read a window once, without a pair (tt_few.h), if a number of channels
-is odd.
+Layers of small windows or of few output channels read a window once, without a pair (tt_few.h): see few_windows.
 """
 
 from __future__ import annotations

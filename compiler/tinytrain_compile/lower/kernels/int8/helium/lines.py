@@ -18,7 +18,7 @@ _VECTOR, _FOUR, _COPY = 11, 20, 3
 
 Chosen with the next ones: on a Cortex-M55, 53 of 55 layers then have the faster form, to 2 %; the worst loses 8 %."""
 _RUN_VECTOR, _RUN, _PIXEL = 10, 6, 36
-"""The same where windows lie in the error, for four channels of a pixel: for each vector (one less if runs are whole
+"""The same if windows are read in the error, for four channels of a pixel: for each vector (one less if runs are whole
 vectors), for each run, for the rest."""
 
 
