@@ -12,14 +12,12 @@ from tinytrain_compile.ops.names import operand, result
 TAPS, TILE, REACH = 3, 2, 4095
 """Taps along each axis; outputs of a tile; the largest offset of an instruction, in bytes."""
 _WIDE, _LARGEST_STEP = 2, 510
-"""Bytes of an element in scratch; most elements from column to column."""
-_TILE, _HALF, _LAST, _ROW, _LINE, _CELL, _CLEAR = 66, 37, 36, 30, 20, 4.5, 20
+"""Bytes of an element in scratch; most elements that a load moves on by."""
+_TILE, _HALF, _LAST, _ROW, _LINE, _CELL, _CLEAR = 67, 38, 36, 30, 20, 4.5, 20
 """Instructions of a tile, of one of one row, of one of one column, of a row of tiles, and to widen a row and an element
 of the image; of a column, to clear its border."""
-_LEAST, _LEAST_DILATED, _LEAST_SMALL, _USED, _USED_SMALL = 24, 14, 4, 0.72, 0.3
-"""Outputs of a map, on average, from which on this form pays, and the part of whole tiles that they are at least.
-Small: of dilated maps, if scratch is there anyway. 3x3 7x7x16 with dilation 2 takes 30,882 instead of 44,587
-instructions on a Cortex-M7."""
+_LEAST, _USED = 24, 0.72
+"""Outputs from which on this form pays, and the part of whole tiles that they are at least without dilation."""
 _ROOM = DEPTHWISE_BYTES // 2
 """Bytes of scratch that this form may take even if the plan of other cores needs less."""
 
@@ -55,8 +53,9 @@ class Axis:
 class PairedMaps:
     """Cut of a layer for tt_depthwise_pairs.
 
-    turned: its columns are taken for rows. strip: output rows whose inputs are in scratch together. own: whether every
-    interleaved map has its own place there, so that its border is cleared once.
+    Maps are interleaved along `down` only. turned: the columns of the layer are taken for rows. strip: output rows of a map
+    whose inputs are in scratch together. own: whether every map has its own place there, so that its border is cleared
+    once.
     """
 
     down: Axis
@@ -66,15 +65,19 @@ class PairedMaps:
     own: bool
 
     @property
+    def rows(self) -> int:
+        """Elements of a column of the image of a map."""
+        return (self.strip + TAPS) // 2 * 2
+
+    @property
     def elements(self) -> int:
         """Elements of the image of a map."""
-        rows, columns = (self.strip + TAPS) // 2 * 2, max(self.across.parts) + TAPS - 1
-        return rows * columns
+        return self.rows * (self.across.out + (TAPS - 1) * self.across.maps)
 
     @property
     def scratch_elements(self) -> int:
         """Elements of all images in scratch."""
-        return self.elements * (self.down.maps * self.across.maps if self.own else 1)
+        return self.elements * (self.down.maps if self.own else 1)
 
     @property
     def scratch_bytes(self) -> int:
@@ -84,29 +87,25 @@ class PairedMaps:
     @property
     def fits(self) -> bool:
         """Tell if all numbers fit into instructions, and each row has a tile."""
-        step = self.across.maps * self.across.out_step
-        return min(self.across.parts) >= TILE and 2 * step <= REACH and self.strip + TAPS <= _LARGEST_STEP
+        far = (2 * self.across.maps - 1) * self.rows
+        return self.across.out >= TILE and 2 * self.across.out_step <= REACH and far <= _LARGEST_STEP
 
     @property
     def cost(self) -> float:
         """Estimated instructions of a channel."""
-        total = 0.0
+        total, wide = 0.0, self.across.out
+        tiles, halves = wide // TILE * _TILE + wide % TILE * _LAST, -(-wide // TILE) * _HALF
         for tall in self.down.parts:
-            strips = [min(self.strip, tall - begin) for begin in range(0, tall, self.strip)]
-            for wide in self.across.parts:
-                tiles = wide // TILE * _TILE + wide % TILE * _LAST
-                for high in strips:
-                    total += high // TILE * (tiles + _ROW) + high % TILE * (-(-wide // TILE) * _HALF + _ROW)
-                    total += (high + TAPS - 1) * (_LINE + _CELL * wide) + (0 if self.own else _CLEAR * wide)
+            for begin in range(0, tall, self.strip):
+                high = min(self.strip, tall - begin)
+                total += high // TILE * (tiles + _ROW) + high % TILE * (halves + _ROW)
+                total += (high + TAPS - 1) * (_LINE + _CELL * wide) + (0 if self.own else _CLEAR * wide)
         return total
 
 
-def paired_maps(node: Node, room: int, small: bool = False) -> PairedMaps | None:
-    """Return the cheapest way in `room` bytes of scratch, None if there is none or the maps are too small.
-
-    small: dilated maps may be, if another form has that scratch.
-    """
-    ways = [way for way in _ways(node, small) if way.scratch_bytes <= room]
+def paired_maps(node: Node, room: int) -> PairedMaps | None:
+    """Return the cheapest way in `room` bytes of scratch, None if there is none or the map is too small."""
+    ways = [way for way in _ways(node) if way.scratch_bytes <= room]
     return min(ways, key=lambda way: (way.cost, way.turned, way.strip), default=None)
 
 
@@ -121,48 +120,54 @@ def map_room(node: Node) -> int:
 class SpreadMaps:
     """Cut of a layer for tt_depthwise_spread.
 
-    window: tt_window of tt_depthwise.h; own: see PairedMaps.
+    window: tt_window of tt_depthwise.h; tile: outputs along both axes that are computed together; own: see PairedMaps.
     """
 
     down: Axis
     across: Axis
     window: tuple[int, int, int, int]
+    tile: tuple[int, int]
     own: bool
-
-    @property
-    def tile(self) -> int:
-        """Outputs of a column that are computed together."""
-        return max(1, min(DOT_TERMS, *self.down.parts))
 
     @property
     def elements(self) -> int:
         """Elements of the image of a map."""
-        tall, flat, _, _ = self.window
-        return (max(self.down.parts) + -(-tall // 2) * 2 - 1) * (max(self.across.parts) + flat - 1)
+        high, wide = self.tile
+        rows = -(-max(self.down.parts) // high) * high + self.window[0] // 2 * 2
+        return rows * (self.across.image + 2 * (wide - 1))
 
     @property
     def scratch_elements(self) -> int:
         """Elements of the taps and of all images in scratch."""
         tall, flat, _, _ = self.window
-        return -(-tall // 2) * 2 * flat + self.elements * (self.down.maps * self.across.maps if self.own else 1)
+        return 4 * (tall // 2 + 1) * flat + self.elements * (self.down.maps if self.own else 1)
 
     @property
     def scratch_bytes(self) -> int:
         """Bytes of these."""
         return _WIDE * self.scratch_elements
 
+    @property
+    def cost(self) -> float:
+        """Estimated instructions of a channel."""
+        (high, wide), (tall, flat, _, _) = self.tile, self.window
+        outputs, loads = high * wide, (tall // 2 + 1) * (1 + wide)
+        tile = flat * (outputs / 2 * (tall + 0.5) + loads + 4) + 12 * outputs + 12
+        tiles = sum(-(-part // high) for part in self.down.parts) * -(-self.across.out // wide)
+        lines = min(self.down.image, self.across.image * self.down.maps)
+        return tile * tiles + lines * _LINE + self.down.image * self.across.image * _CELL
+
 
 def spread_maps(node: Node, room: int) -> SpreadMaps | None:
-    """Cut a layer whose dilation does not divide its map's columns, their border or those of the output.
-
-    None for others, and if `room` bytes are too few.
-    """
-    conv, (rows, across) = geometry(node), _axes(node)
-    if not _uneven(node) or conv.split is not None:
+    """Return the cheapest cut of a dilated layer in `room` bytes of scratch; None for others, and if it has no room."""
+    conv, axes = geometry(node), _axes(node)
+    if not is_spread(node) or conv.split is not None:
         return None
-    window = (conv.kernel[1], conv.kernel[0], 1, conv.kernel[1])
-    ways = [SpreadMaps(across, rows, window, own) for own in (True, False)]
-    return next((way for way in ways if way.scratch_bytes <= room), None)
+    (tall, flat), ways = conv.kernel, list[SpreadMaps]()
+    for (down, across), window in ((axes, (tall, flat, flat, 1)), (axes[::-1], (flat, tall, 1, flat))):
+        tile = (2 * TILE, 1) if across.out == 1 else (TILE, TILE)
+        ways += [SpreadMaps(down, across, window, tile, own) for own in (True, False)]
+    return min((way for way in ways if way.scratch_bytes <= room), key=lambda way: (way.cost, not way.own), default=None)
 
 
 def _uneven(node: Node) -> bool:
@@ -180,8 +185,8 @@ def _axes(node: Node) -> tuple[Axis, Axis]:
     return rows, Axis(width, wide, channels, channels, conv.pads[1], conv.dilations[1])
 
 
-def _ways(node: Node, small: bool) -> list[PairedMaps]:
-    """Return all ways to cut a layer; small: see paired_maps.
+def _ways(node: Node) -> list[PairedMaps]:
+    """Return all ways to cut a layer.
 
     A map that its output may overwrite is copied as the plan has it, or more of it at a time.
     """
@@ -189,10 +194,9 @@ def _ways(node: Node, small: bool) -> list[PairedMaps]:
     if conv.kernel != (TAPS, TAPS) or conv.strides != (1, 1) or conv.split is not None or not short_ends(node):
         return []
     rows, columns = _axes(node)
-    maps, outputs, dilated = rows.maps * columns.maps, high * wide, is_spread(node)
-    used = outputs / (TILE * TILE * rows.tiles * columns.tiles)
-    enough = outputs >= maps * (_LEAST_DILATED if dilated else _LEAST) and used >= _USED
-    if not enough and not (small and dilated and outputs >= maps * _LEAST_SMALL and used >= _USED_SMALL):
+    dilated = is_spread(node)
+    used = high * wide / (TILE * TILE * -(-high // TILE) * -(-wide // TILE))
+    if high * wide < _LEAST or (used < _USED and not dilated):
         return []
     own, ways = forward_depthwise(node).strip, list[PairedMaps]()
     for turned, (down, across) in enumerate(((rows, columns), (columns, rows))):
@@ -201,6 +205,6 @@ def _ways(node: Node, small: bool) -> list[PairedMaps]:
         if not dilated:
             strips = {whole} if turned else {strip for strip in strips if strip % own == 0}
         ways += [PairedMaps(down, across, turned == 1, strip, False) for strip in sorted(strips)]
-        if maps > 1:
+        if down.maps > 1:
             ways.append(PairedMaps(down, across, turned == 1, whole, True))
     return [way for way in ways if way.fits]

@@ -20,7 +20,7 @@ from tinytrain_compile.ops.names import attrs_of, operand
 def paired_depthwise(node: Node) -> KernelSpec | None:
     """Compute 3x3 windows in steps of one, dilated or not, two rows and two columns of an output at a time; None for
     others."""
-    attrs, form = attrs_of(node, QConvAttrs), paired_maps(node, op_def(node.op).scratch(node), small=True)
+    attrs, form = attrs_of(node, QConvAttrs), paired_maps(node, op_def(node.op).scratch(node))
     if form is None:
         return None
     cut = (1 if form.turned else TAPS, form.strip, form.elements if form.own else 0)
@@ -37,8 +37,9 @@ def spread_depthwise(node: Node) -> KernelSpec | None:
     attrs, form = attrs_of(node, QConvAttrs), spread_maps(node, op_def(node.op).scratch(node))
     if form is None:
         return None
-    cut = (operand(node, "x").shape[3], form.tile, form.elements if form.own else 0, attrs.x_zero)
-    numbers = [struct("tt_window_of", form.window), *map(i32, cut)]
+    structs = (struct("tt_window_of", form.window), struct("tt_spread_tile_of", form.tile))
+    cut = (operand(node, "x").shape[3], form.elements if form.own else 0, attrs.x_zero)
+    numbers = [*structs, *map(i32, cut)]
 
     def body(places: Sequence[Expr], operands: Sequence[Expr], turn: Expr) -> Stmt:
         w, *tables = operands
