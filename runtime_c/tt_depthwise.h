@@ -432,4 +432,66 @@ static inline TT_ALWAYS void tt_depthwise_spread(int8_t *y, int16_t *scratch, co
     }
 }
 
+/* ---- dilated windows of one row ---------------------------------------------------------------------------------- */
+
+#define TT_MOST_LINE_TAPS 16
+/* `count` outputs, at most four, of neighbouring pixels from `at` on; two pixels are a word. */
+static inline TT_ALWAYS void tt_line_outputs(int8_t *place, const int16_t *at, const int32_t *taps, int32_t count, int32_t flat,
+    int32_t gap, int32_t step, tt_dense_ends by)
+{
+    int32_t sums[4] = {0, 0, 0, 0};
+    TT_UNROLL
+    for (int32_t s = 0; s < flat; s++) {
+        const int32_t tap = taps[s];
+        TT_UNROLL
+        for (int32_t i = 0; i < count; i += 2) {
+#if TT_HAS_DSP
+            uint32_t pixels;
+            memcpy(&pixels, at + s * gap + i, sizeof pixels);
+            sums[i] = __smlabb((int32_t)pixels, tap, sums[i]);
+            if (i + 1 < count) {
+                sums[i + 1] = __smlatb((int32_t)pixels, tap, sums[i + 1]);
+            }
+#else
+            sums[i] += at[s * gap + i] * tap;
+            if (i + 1 < count) {
+                sums[i + 1] += at[s * gap + i + 1] * tap;
+            }
+#endif
+        }
+    }
+    TT_UNROLL
+    for (int32_t i = 0; i < count; i++) {
+        place[i * step] = tt_dense_end(sums[i], 0, by);
+    }
+}
+
+/* One channel of a dilated QConv of one row: of all channels of all images the one with number `turn`. scratch: its pixels,
+ * between those of the border, and one more. */
+static inline TT_ALWAYS void tt_depthwise_line(int8_t *y, int16_t *scratch, const int8_t *x, const int8_t *w, int32_t turn,
+    tt_axis along, int32_t flat, int32_t channels, int32_t x_zero, tt_dense_ends by)
+{
+    const int32_t c = turn % channels, n = turn / channels, wide = along.out + (flat - 1) * along.maps + 1;
+    const int32_t bias = by.bias[c], multiplier = by.multiplier[c]; /* of this channel, out of reach of the output */
+    const int8_t shift = by.shift[c];
+    const tt_dense_ends ends = {&bias, &multiplier, &shift, by.zero, by.low, by.high, by.shifts_down, by.above, by.once};
+    int32_t taps[TT_MOST_LINE_TAPS];
+    TT_UNROLL
+    for (int32_t s = 0; s < flat; s++) {
+        taps[s] = w[c * flat + s];
+    }
+    if (turn == 0) {
+        memset(scratch, 0, 2 * (size_t)wide);
+    }
+    tt_widen_cells(scratch + along.pad, x + n * along.in * channels + c, -x_zero, channels, 0, 1, 1, along.in, 1);
+    int8_t *place = y + n * along.out * channels + c;
+    const int16_t *at = scratch;
+    for (const int16_t *const end = at + along.out / 4 * 4; at < end; at += 4, place += 4 * channels) {
+        tt_line_outputs(place, at, taps, 4, flat, along.maps, channels, ends);
+    }
+    if (along.out % 4 != 0) {
+        tt_line_outputs(place, at, taps, along.out % 4, flat, along.maps, channels, ends);
+    }
+}
+
 #endif

@@ -60,6 +60,7 @@ WRITES_FIRST = {
     "tt_depthwise_rows3": 1,
     "tt_depthwise_pairs": 2,
     "tt_depthwise_spread": 2,
+    "tt_depthwise_line": 2,
     "tt_depthwise_maps3": 1,
     "tt_depthwise8": 2,
     "tt_depthwise8_rows": 2,

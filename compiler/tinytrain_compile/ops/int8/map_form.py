@@ -170,11 +170,26 @@ def spread_maps(node: Node, room: int) -> SpreadMaps | None:
     return min((way for way in ways if way.scratch_bytes <= room), key=lambda way: (way.cost, not way.own), default=None)
 
 
-def _uneven(node: Node) -> bool:
-    """Tell whether a layer's dilation does not divide its map's columns, their border or those of the output."""
-    across = _axes(node)[1]
-    even = all(number % across.maps == 0 for number in (across.image, across.out, across.pad))
-    return is_spread(node) and not even
+@dataclass(frozen=True)
+class LineMap:
+    """A layer for tt_depthwise_line."""
+
+    axis: Axis
+    taps: int
+
+    @property
+    def elements(self) -> int:
+        """Elements of scratch."""
+        return self.axis.out + (self.taps - 1) * self.axis.maps + 1
+
+
+def line_map(node: Node) -> LineMap | None:
+    conv, (rows, columns) = geometry(node), _axes(node)
+    if not is_spread(node) or conv.split is not None:
+        return None
+    if rows.out == 1 and conv.kernel[0] == 1 and conv.kernel[1] <= 16:
+        return LineMap(columns, conv.kernel[1])
+    return None
 
 
 def _axes(node: Node) -> tuple[Axis, Axis]:

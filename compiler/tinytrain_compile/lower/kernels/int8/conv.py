@@ -32,7 +32,7 @@ from tinytrain_compile.lower.kernels.context import LOW_REGISTERS, KernelContext
 from tinytrain_compile.lower.kernels.float32.conv import TapWindow, grouped, grouped_grad_input
 from tinytrain_compile.lower.kernels.int8.dense import dense_forward, gradient_rows, row_gradient
 from tinytrain_compile.lower.kernels.int8.depthwise import depthwise, depthwise_gradient
-from tinytrain_compile.lower.kernels.int8.dsp.maps import paired_depthwise, spread_depthwise
+from tinytrain_compile.lower.kernels.int8.dsp.maps import line_depthwise, paired_depthwise, spread_depthwise
 from tinytrain_compile.lower.kernels.int8.dsp.product import PackedOperand, packed_product
 from tinytrain_compile.lower.kernels.int8.dsp.rows import direct_maps, line_conv
 from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, dense_rows, row_conv
@@ -120,6 +120,8 @@ def _whole_maps(node: Node, context: KernelContext) -> KernelSpec | None:
     if context.style.small:
         return None
     if context.isa.dsp and (spec := paired_depthwise(node)) is not None:
+        return spec
+    if (spec := line_depthwise(node)) is not None:
         return spec
     odd = operand(node, "x").shape[2] % 2 == 1  # a copy has no whole tiles
     if context.isa.dsp and (odd or not context.isa.dual_issue) and (spec := direct_maps(node)) is not None:

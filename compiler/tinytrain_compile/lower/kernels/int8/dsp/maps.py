@@ -13,7 +13,7 @@ from tinytrain_compile.lower.kernels.int8.odd import called_in_turns
 from tinytrain_compile.lower.kernels.int8.operands import dense_ends
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.int8.conv import QConvAttrs
-from tinytrain_compile.ops.int8.map_form import TAPS, PairedMaps, SpreadMaps, paired_maps, spread_maps
+from tinytrain_compile.ops.int8.map_form import TAPS, PairedMaps, SpreadMaps, line_map, paired_maps, spread_maps
 from tinytrain_compile.ops.names import attrs_of, operand
 
 
@@ -46,6 +46,19 @@ def spread_depthwise(node: Node) -> KernelSpec | None:
         return called("tt_depthwise_spread", *places, w, turn, *_axes_of(form), *numbers, dense_ends(attrs, tables))
 
     return _in_channels(node, form.scratch_elements, body)
+
+
+def line_depthwise(node: Node) -> KernelSpec | None:
+    attrs, along = attrs_of(node, QConvAttrs), line_map(node)
+    if along is None:
+        return None
+    numbers = [struct("tt_axis_of", along.axis.numbers), *map(i32, (along.taps, operand(node, "x").shape[3], attrs.x_zero))]
+
+    def body(places: Sequence[Expr], operands: Sequence[Expr], turn: Expr) -> Stmt:
+        w, *tables = operands
+        return called("tt_depthwise_line", *places, w, turn, *numbers, dense_ends(attrs, tables))
+
+    return _in_channels(node, along.elements, body)
 
 
 def _axes_of(form: PairedMaps | SpreadMaps) -> list[Expr]:
