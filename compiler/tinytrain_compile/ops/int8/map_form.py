@@ -16,6 +16,8 @@ _WIDE, _LARGEST_STEP = 2, 510
 _TILE, _HALF, _LAST, _ROW, _LINE, _CELL, _CLEAR = 67, 38, 36, 30, 20, 4.5, 20
 """Instructions of a tile, of one of one row, of one of one column, of a row of tiles, and to widen a row and an element
 of the image; of a column, to clear its border."""
+_TILES, _END, _TURN = ((TILE, TILE), (2 * TILE, 1)), 10, 30
+"""Tiles of larger windows; instructions of the end of an output of theirs, and of a tile besides its columns."""
 _LEAST, _USED = 24, 0.72
 """Outputs from which on this form pays, and the part of whole tiles that they are at least without dilation."""
 _ROOM = DEPTHWISE_BYTES // 2
@@ -148,14 +150,21 @@ class SpreadMaps:
         return _WIDE * self.scratch_elements
 
     @property
+    def columns(self) -> int:
+        """Columns of taps that meet the image, of all tiles of a row."""
+        wide, flat, across = self.tile[1], self.window[1], self.across
+        places = (q + s * across.maps - across.pad for q in range(0, across.out, wide) for s in range(flat))
+        return sum(-wide < place < across.image for place in places)
+
+    @property
     def cost(self) -> float:
         """Estimated instructions of a channel."""
-        (high, wide), (tall, flat, _, _) = self.tile, self.window
-        outputs, loads = high * wide, (tall // 2 + 1) * (1 + wide)
-        tile = flat * (outputs / 2 * (tall + 0.5) + loads + 4) + 12 * outputs + 12
-        tiles = sum(-(-part // high) for part in self.down.parts) * -(-self.across.out // wide)
+        (high, wide), words = self.tile, self.window[0] // 2 + 1
+        column = high * wide / 2 * (self.window[0] + 1) + words + wide * (words + high // 2 - 1) + 4
+        rows = sum(-(-part // high) for part in self.down.parts)
         lines = min(self.down.image, self.across.image * self.down.maps)
-        return tile * tiles + lines * _LINE + self.down.image * self.across.image * _CELL
+        ends = _END * self.down.out * self.across.out + _TURN * rows * -(-self.across.out // wide)
+        return rows * self.columns * column + ends + lines * _LINE
 
 
 def spread_maps(node: Node, room: int) -> SpreadMaps | None:
@@ -165,8 +174,7 @@ def spread_maps(node: Node, room: int) -> SpreadMaps | None:
         return None
     (tall, flat), ways = conv.kernel, list[SpreadMaps]()
     for (down, across), window in ((axes, (tall, flat, flat, 1)), (axes[::-1], (flat, tall, 1, flat))):
-        tile = (2 * TILE, 1) if across.out == 1 else (TILE, TILE)
-        ways += [SpreadMaps(down, across, window, tile, own) for own in (True, False)]
+        ways += [SpreadMaps(down, across, window, tile, own) for tile in _TILES for own in (True, False)]
     return min((way for way in ways if way.scratch_bytes <= room), key=lambda way: (way.cost, not way.own), default=None)
 
 
