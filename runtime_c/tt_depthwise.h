@@ -348,13 +348,15 @@ static inline TT_ALWAYS void tt_spread_column(
         uint64_t both;
         memcpy(&both, __builtin_assume_aligned(taps + 2 * r, 8), sizeof both);
         TT_UNROLL
-        for (int32_t i = 0; i < tile.high * tile.wide; i += 2) {
+        for (int32_t i = 0; i < tile.high * tile.wide; i += tile.high > 1 ? 2 : 1) {
             uint32_t pixels;
             memcpy(&pixels, __builtin_assume_aligned(at + i / tile.high * rows + i % tile.high + r, 4), sizeof pixels);
             if (r < of.tall) {
                 sums[i] = __smlad((int32_t)pixels, (int32_t)(uint32_t)both, sums[i]);
             }
-            sums[i + 1] = __smlad((int32_t)pixels, (int32_t)(uint32_t)(both >> 32), sums[i + 1]);
+            if (tile.high > 1) {
+                sums[i + 1] = __smlad((int32_t)pixels, (int32_t)(uint32_t)(both >> 32), sums[i + 1]);
+            }
         }
     }
 #else
@@ -368,34 +370,63 @@ static inline TT_ALWAYS void tt_spread_column(
 #endif
 }
 
+/* A row of tiles. first: of its first pixel; image: see tt_depthwise_spread; below, right: outputs of the last tile along both
+ * axes, if it is not whole. Columns of taps that meet no column of the image are left out. */
+static inline TT_ALWAYS void tt_spread_row(int8_t *place, const int16_t *first, const int16_t *taps, tt_axis across,
+    tt_window of, tt_spread_tile tile, int32_t rows, int32_t below, int32_t pitch, tt_dense_ends ends)
+{
+    const int32_t run = 4 * (of.tall / 2 + 1), gap = across.maps * rows;
+    int32_t from = of.flat, behind = of.flat; /* columns of taps from the first to the last that meet the image */
+    for (int32_t column = 0; column < across.out; column += tile.wide, place += tile.wide * across.out_step) {
+        const int32_t left = column - across.pad, border = tile.wide - 1;
+        int32_t sums[4] = {0, 0, 0, 0};
+        while (from > 0 && left + (from - 1) * across.maps + border >= 0) {
+            from -= 1;
+        }
+        while (behind > 0 && left + (behind - 1) * across.maps >= across.in) {
+            behind -= 1;
+        }
+        const int16_t *at = first + ((left + border) * rows + from * gap), *tap = taps + from * run;
+        for (const int16_t *const end = taps + behind * run; tap < end; tap += run, at += gap) {
+            tt_spread_column(sums, at, tap, of, tile, rows);
+        }
+        TT_UNROLL
+        for (int32_t i = 0; i < tile.high * tile.wide; i++) {
+            const int32_t right = i / tile.high, row = i % tile.high;
+            if (row < below && (across.out % tile.wide == 0 || column + right < across.out)) {
+                place[row * pitch + right * across.out_step] = tt_dense_end(sums[i], 0, ends);
+            }
+        }
+    }
+}
+
 /* One channel of a dilated QConv: of all channels of all images the one with number `turn`. Taps along `down` are neighbours
- * in a column of the image of a map; see tt_depthwise_pairs. Columns of taps that meet no column of the image are left out.
- * scratch: tt_spread_taps, then the images, with a border for whole tiles; what is computed below the output and at its right
- * is not written. */
+ * in a column of the image of a map; see tt_depthwise_pairs. scratch: tt_spread_taps, then the images, with a border for whole
+ * tiles; what is computed below the output and at its right is not written. */
 static inline TT_ALWAYS void tt_depthwise_spread(int8_t *y, int16_t *scratch, const int8_t *x, const int8_t *w, int32_t turn,
     tt_axis down, tt_axis across, tt_window of, tt_spread_tile tile, int32_t channels, int32_t apart, int32_t x_zero,
     tt_dense_ends by)
 {
-    const int32_t c = turn % channels, n = turn / channels, run = 4 * (of.tall / 2 + 1), border = tile.wide - 1;
+    const int32_t c = turn % channels, n = turn / channels, taps = 4 * (of.tall / 2 + 1) * of.flat, border = tile.wide - 1;
     const int32_t most = (down.out + down.maps - 1) / down.maps, tiles = (most + tile.high - 1) / tile.high;
-    const int32_t rows = tiles * tile.high + of.tall / 2 * 2, gap = across.maps * rows;
-    const int32_t wide = across.in + 2 * border;
-    const int32_t next = across.out_step, pitch = down.maps * down.out_step, from_row = down.maps * down.in_step;
+    const int32_t rows = tiles * tile.high + of.tall / 2 * 2, wide = across.in + 2 * border;
+    const int32_t pitch = down.maps * down.out_step, from_row = down.maps * down.in_step;
     const int8_t *const own = x + n * down.in * across.in * channels + c;
     int8_t *const out = y + n * down.out * across.out * channels + c;
     const int32_t bias = by.bias[c], multiplier = by.multiplier[c]; /* of this channel, out of reach of the output */
     const int8_t shift = by.shift[c];
     const tt_dense_ends ends = {&bias, &multiplier, &shift, by.zero, by.low, by.high, by.shifts_down, by.above, by.once};
+    const tt_spread_tile half = {tile.high / 2, tile.wide};
     if (turn == 0) {
-        memset(scratch, 0, 2 * (size_t)(of.flat * run + (apart > 0 ? down.maps * apart : 0)));
+        memset(scratch, 0, 2 * (size_t)(taps + (apart > 0 ? down.maps * apart : 0)));
     }
     tt_spread_taps(scratch, w + c * of.tall * of.flat, of);
     for (int32_t map = 0; map < down.maps; map++) {
         const tt_axis_part tall = tt_axis_part_of(down, map);
         const int32_t high = rows - tall.border < tall.in ? rows - tall.border : tall.in;
         const int8_t *const from = own + tall.from * down.in_step;
-        int16_t *const image = scratch + of.flat * run + map * apart;
-        int16_t *const inside = image + border * rows + tall.border;
+        int16_t *const image = scratch + taps + map * apart, *const inside = image + border * rows + tall.border;
+        int8_t *place = out + map * down.out_step;
         if (apart == 0) {
             memset(image, 0, 2 * (size_t)(wide * rows));
         }
@@ -404,30 +435,12 @@ static inline TT_ALWAYS void tt_depthwise_spread(int8_t *y, int16_t *scratch, co
         } else {
             tt_widen_cells(inside, from, -x_zero, from_row, across.in_step, 1, rows, high, across.in);
         }
-        for (int32_t row = 0; row < tall.out; row += tile.high) {
-            int8_t *place = out + (map + row * down.maps) * down.out_step;
-            int32_t first = of.flat, behind = of.flat; /* columns of taps from the first to the last that meet the image */
-            for (int32_t column = 0; column < across.out; column += tile.wide, place += tile.wide * next) {
-                const int32_t left = column - across.pad;
-                int32_t sums[4] = {0, 0, 0, 0};
-                while (first > 0 && left + (first - 1) * across.maps + border >= 0) {
-                    first -= 1;
-                }
-                while (behind > 0 && left + (behind - 1) * across.maps >= across.in) {
-                    behind -= 1;
-                }
-                const int16_t *at = image + (row + (left + border) * rows + first * gap), *taps = scratch + first * run;
-                for (const int16_t *const end = scratch + behind * run; taps < end; taps += run, at += gap) {
-                    tt_spread_column(sums, at, taps, of, tile, rows);
-                }
-                TT_UNROLL
-                for (int32_t i = 0; i < tile.high * tile.wide; i++) {
-                    const int32_t right = i / tile.high, below = i % tile.high;
-                    if (row + below < tall.out && (across.out % tile.wide == 0 || column + right < across.out)) {
-                        place[below * pitch + right * next] = tt_dense_end(sums[i], 0, ends);
-                    }
-                }
-            }
+        int32_t row = 0;
+        for (; row + half.high < tall.out; row += tile.high, place += tile.high * pitch) {
+            tt_spread_row(place, image + row, scratch, across, of, tile, rows, tall.out - row, pitch, ends);
+        }
+        if (row < tall.out) {
+            tt_spread_row(place, image + row, scratch, across, of, half, rows, tall.out - row, pitch, ends);
         }
     }
 }
