@@ -313,14 +313,15 @@ static inline TT_ALWAYS tt_window tt_window_of(int32_t tall, int32_t flat, int32
     return (tt_window){tall, flat, tall_step, flat_step};
 }
 
-/* Outputs along both axes that are computed together: two rows of two columns, or four of one. */
+/* Outputs along both axes that are computed together, two rows of two columns or four of one, or half of these; rows that
+ * there are at least. */
 typedef struct tt_spread_tile {
-    int32_t high, wide;
+    int32_t high, wide, least;
 } tt_spread_tile;
 
 static inline TT_ALWAYS tt_spread_tile tt_spread_tile_of(int32_t high, int32_t wide)
 {
-    return (tt_spread_tile){high, wide};
+    return (tt_spread_tile){high, wide, high / 2 + 1};
 }
 
 /* The taps of a channel by columns, in words: in turn of the taps for even rows of a tile, and of those for odd rows, which
@@ -370,8 +371,8 @@ static inline TT_ALWAYS void tt_spread_column(
 #endif
 }
 
-/* A row of tiles. first: of its first pixel; image: see tt_depthwise_spread; below, right: outputs of the last tile along both
- * axes, if it is not whole. Columns of taps that meet no column of the image are left out. */
+/* A row of tiles. first: of its first pixel; image: see tt_depthwise_spread; below: rows of the output
+ * from the first on. Columns of taps that meet no column of the image are left out. */
 static inline TT_ALWAYS void tt_spread_row(int8_t *place, const int16_t *first, const int16_t *taps, tt_axis across,
     tt_window of, tt_spread_tile tile, int32_t rows, int32_t below, int32_t pitch, tt_dense_ends ends)
 {
@@ -393,7 +394,7 @@ static inline TT_ALWAYS void tt_spread_row(int8_t *place, const int16_t *first, 
         TT_UNROLL
         for (int32_t i = 0; i < tile.high * tile.wide; i++) {
             const int32_t right = i / tile.high, row = i % tile.high;
-            if (row < below && (across.out % tile.wide == 0 || column + right < across.out)) {
+            if ((row < tile.least || row < below) && (across.out % tile.wide == 0 || column + right < across.out)) {
                 place[row * pitch + right * across.out_step] = tt_dense_end(sums[i], 0, ends);
             }
         }
@@ -416,7 +417,7 @@ static inline TT_ALWAYS void tt_depthwise_spread(int8_t *y, int16_t *scratch, co
     const int32_t bias = by.bias[c], multiplier = by.multiplier[c]; /* of this channel, out of reach of the output */
     const int8_t shift = by.shift[c];
     const tt_dense_ends ends = {&bias, &multiplier, &shift, by.zero, by.low, by.high, by.shifts_down, by.above, by.once};
-    const tt_spread_tile half = {tile.high / 2, tile.wide};
+    const tt_spread_tile half = {tile.high / 2, tile.wide, 1};
     if (turn == 0) {
         memset(scratch, 0, 2 * (size_t)(taps + (apart > 0 ? down.maps * apart : 0)));
     }
@@ -448,30 +449,30 @@ static inline TT_ALWAYS void tt_depthwise_spread(int8_t *y, int16_t *scratch, co
 /* ---- dilated windows of one row ---------------------------------------------------------------------------------- */
 
 #define TT_MOST_LINE_TAPS 16
-/* `count` outputs, at most four, of neighbouring pixels from `at` on; two pixels are a word. */
-static inline TT_ALWAYS void tt_line_outputs(int8_t *place, const int16_t *at, const int32_t *taps, int32_t count, int32_t flat,
+/* `count` outputs, at most four, of neighbouring pixels from `at` on. Two pixels are a word, and two taps. */
+static inline TT_ALWAYS void tt_line_outputs(int8_t *place, const int16_t *at, const int16_t *taps, int32_t count, int32_t flat,
     int32_t gap, int32_t step, tt_dense_ends by)
 {
     int32_t sums[4] = {0, 0, 0, 0};
     TT_UNROLL
     for (int32_t s = 0; s < flat; s++) {
-        const int32_t tap = taps[s];
+#if TT_HAS_DSP
+        uint32_t pair;
+        memcpy(&pair, __builtin_assume_aligned(taps + s / 2 * 2, 4), sizeof pair);
         TT_UNROLL
         for (int32_t i = 0; i < count; i += 2) {
-#if TT_HAS_DSP
             uint32_t pixels;
             memcpy(&pixels, at + s * gap + i, sizeof pixels);
-            sums[i] = __smlabb((int32_t)pixels, tap, sums[i]);
-            if (i + 1 < count) {
-                sums[i + 1] = __smlatb((int32_t)pixels, tap, sums[i + 1]);
-            }
-#else
-            sums[i] += at[s * gap + i] * tap;
-            if (i + 1 < count) {
-                sums[i + 1] += at[s * gap + i + 1] * tap;
-            }
-#endif
+            const int32_t x = (int32_t)pixels, tap = (int32_t)pair;
+            sums[i] = s % 2 == 0 ? __smlabb(x, tap, sums[i]) : __smlabt(x, tap, sums[i]);
+            sums[i + 1] = s % 2 == 0 ? __smlatb(x, tap, sums[i + 1]) : __smlatt(x, tap, sums[i + 1]);
         }
+#else
+        TT_UNROLL
+        for (int32_t i = 0; i < count; i++) {
+            sums[i] += at[s * gap + i] * taps[s];
+        }
+#endif
     }
     TT_UNROLL
     for (int32_t i = 0; i < count; i++) {
@@ -488,7 +489,7 @@ static inline TT_ALWAYS void tt_depthwise_line(int8_t *y, int16_t *scratch, cons
     const int32_t bias = by.bias[c], multiplier = by.multiplier[c]; /* of this channel, out of reach of the output */
     const int8_t shift = by.shift[c];
     const tt_dense_ends ends = {&bias, &multiplier, &shift, by.zero, by.low, by.high, by.shifts_down, by.above, by.once};
-    int32_t taps[TT_MOST_LINE_TAPS];
+    _Alignas(4) int16_t taps[TT_MOST_LINE_TAPS] = {0};
     TT_UNROLL
     for (int32_t s = 0; s < flat; s++) {
         taps[s] = w[c * flat + s];

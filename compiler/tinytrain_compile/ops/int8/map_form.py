@@ -18,6 +18,8 @@ _TILE, _HALF, _LAST, _ROW, _LINE, _CELL, _CLEAR = 67, 38, 36, 30, 20, 4.5, 20
 of the image; of a column, to clear its border."""
 _TILES, _END, _TURN = ((TILE, TILE), (2 * TILE, 1)), 10, 30
 """Tiles of larger windows; instructions of the end of an output of theirs, and of a tile besides its columns."""
+_MOST_TAPS, _RUN, _LINE_TAP = 16, 4, 6.5
+"""Most taps of a layer of one row; its outputs that are computed together, and instructions of a tap of theirs."""
 _LEAST, _USED = 24, 0.72
 """Outputs from which on this form pays, and the part of whole tiles that they are at least without dilation."""
 _ROOM = DEPTHWISE_BYTES // 2
@@ -190,13 +192,21 @@ class LineMap:
         """Elements of scratch."""
         return self.axis.out + (self.taps - 1) * self.axis.maps + 1
 
+    @property
+    def cost(self) -> float:
+        """Estimated instructions of a channel."""
+        return -(-self.axis.out // _RUN) * (_LINE_TAP * self.taps + _TURN / 2) + _END * self.axis.out
 
-def line_map(node: Node) -> LineMap | None:
-    conv, (rows, columns) = geometry(node), _axes(node)
+
+def line_map(node: Node, room: int) -> LineMap | None:
+    """Return the cut of a dilated layer of one row or one column; None for others, and if maps cost less."""
+    conv = geometry(node)
     if not is_spread(node) or conv.split is not None:
         return None
-    if rows.out == 1 and conv.kernel[0] == 1 and conv.kernel[1] <= 16:
-        return LineMap(columns, conv.kernel[1])
+    for axis, other, taps, flat in zip(_axes(node), _axes(node)[::-1], conv.kernel, conv.kernel[::-1], strict=True):
+        if other.image == other.out == flat == 1 and taps <= _MOST_TAPS:
+            line, maps = LineMap(axis, taps), spread_maps(node, room)
+            return line if maps is None or line.cost <= maps.cost else None
     return None
 
 

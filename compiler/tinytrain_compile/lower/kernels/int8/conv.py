@@ -62,9 +62,6 @@ from tinytrain_compile.ops.int8.conv_form import (
 from tinytrain_compile.ops.int8.prepared import prepared_shape
 from tinytrain_compile.ops.names import attrs_of, is_prepared, operand, result
 
-FEW_TAPS = 9
-"""Taps up to which maps of dilated windows are not worth a copy each, on cores with few registers: 3x3 13x13x15 takes
-376,610 instead of 331,888 instructions on a Cortex-M0+."""
 RAGGED_TILE = 4
 """Outputs that share a number of the pixel: their sums and the number fill six registers of a Cortex-M."""
 
@@ -126,8 +123,7 @@ def _whole_maps(node: Node, context: KernelContext) -> KernelSpec | None:
     odd = operand(node, "x").shape[2] % 2 == 1  # a copy has no whole tiles
     if context.isa.dsp and (odd or not context.isa.dual_issue) and (spec := direct_maps(node)) is not None:
         return spec
-    few = context.isa.gpr <= LOW_REGISTERS and math.prod(geometry(node).kernel) <= FEW_TAPS
-    return None if few and not _pays(node, context) else spread_depthwise(node)
+    return spread_depthwise(node)
 
 
 def _pays(node: Node, context: KernelContext) -> bool:

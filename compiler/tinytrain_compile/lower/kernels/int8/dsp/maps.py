@@ -49,7 +49,8 @@ def spread_depthwise(node: Node) -> KernelSpec | None:
 
 
 def line_depthwise(node: Node) -> KernelSpec | None:
-    attrs, along = attrs_of(node, QConvAttrs), line_map(node)
+    """Compute a dilated layer of one row or one column, four neighbours of the output at a time; None for others."""
+    attrs, along = attrs_of(node, QConvAttrs), line_map(node, op_def(node.op).scratch(node))
     if along is None:
         return None
     numbers = [struct("tt_axis_of", along.axis.numbers), *map(i32, (along.taps, operand(node, "x").shape[3], attrs.x_zero))]
