@@ -454,9 +454,9 @@ static inline TT_ALWAYS void tt_line_outputs(int8_t *place, const int16_t *at, c
     int32_t gap, int32_t step, tt_dense_ends by)
 {
     int32_t sums[4] = {0, 0, 0, 0};
+#if TT_HAS_DSP
     TT_UNROLL
     for (int32_t s = 0; s < flat; s++) {
-#if TT_HAS_DSP
         uint32_t pair;
         memcpy(&pair, __builtin_assume_aligned(taps + s / 2 * 2, 4), sizeof pair);
         TT_UNROLL
@@ -467,13 +467,15 @@ static inline TT_ALWAYS void tt_line_outputs(int8_t *place, const int16_t *at, c
             sums[i] = s % 2 == 0 ? __smlabb(x, tap, sums[i]) : __smlabt(x, tap, sums[i]);
             sums[i + 1] = s % 2 == 0 ? __smlatb(x, tap, sums[i + 1]) : __smlatt(x, tap, sums[i + 1]);
         }
+    }
 #else
+    for (const int16_t *const end = taps + flat; taps < end; taps++, at += gap) {
         TT_UNROLL
         for (int32_t i = 0; i < count; i++) {
-            sums[i] += at[s * gap + i] * taps[s];
+            sums[i] += at[i] * *taps;
         }
-#endif
     }
+#endif
     TT_UNROLL
     for (int32_t i = 0; i < count; i++) {
         place[i * step] = tt_dense_end(sums[i], 0, by);

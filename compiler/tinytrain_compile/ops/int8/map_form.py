@@ -23,7 +23,7 @@ _MOST_TAPS, _RUN, _LINE_TAP = 16, 4, 6.5
 _LEAST, _USED = 24, 0.72
 """Outputs from which on this form pays, and the part of whole tiles that they are at least without dilation."""
 _ROOM = DEPTHWISE_BYTES // 2
-"""Bytes of scratch that this form may take even if the plan of other cores needs less."""
+"""Bytes of scratch that a layer without dilation may take even if the plan of other cores needs less."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,8 @@ def paired_maps(node: Node, room: int) -> PairedMaps | None:
 def map_room(node: Node) -> int:
     """Return the bytes of scratch that a depthwise QConv is given, so that these forms can compute it."""
     least = forward_depthwise(node).scratch_bytes
-    way = paired_maps(node, max(least, _ROOM)) or spread_maps(node, max(least, DEPTHWISE_BYTES))
+    room = max(least, DEPTHWISE_BYTES if is_spread(node) else _ROOM)
+    way = paired_maps(node, room) or spread_maps(node, room)
     return max(least, way.scratch_bytes if way else 0)
 
 
