@@ -16,8 +16,8 @@ _WIDE, _LARGEST_STEP = 2, 510
 _TILE, _HALF, _LAST, _ROW, _LINE, _CELL, _CLEAR = 67, 38, 36, 30, 20, 4.5, 20
 """Instructions of a tile, of one of one row, of one of one column, of a row of tiles, and to widen a row and an element
 of the image; of a column, to clear its border."""
-_TILES, _END, _TURN = ((TILE, TILE), (2 * TILE, 1)), 10, 30
-"""Tiles of larger windows; instructions of the end of an output of theirs, and of a tile besides its columns."""
+_TILES, _END, _TURN, _MAP = ((TILE, TILE), (2 * TILE, 1)), 8, 15, 30
+"""Tiles of larger windows; instructions of the end of an output of theirs, of a tile besides its columns, and of a map."""
 _MOST_TAPS, _RUN, _LINE_TAP = 16, 4, 6.5
 """Most taps of a layer of one row; its outputs that are computed together, and instructions of a tap of theirs."""
 _LEAST, _USED = 24, 0.72
@@ -167,7 +167,7 @@ class SpreadMaps:
         rows = sum(-(-part // high) for part in self.down.parts)
         lines = min(self.down.image, self.across.image * self.down.maps)
         ends = _END * self.down.out * self.across.out + _TURN * rows * -(-self.across.out // wide)
-        return rows * self.columns * column + ends + lines * _LINE
+        return rows * self.columns * column + ends + lines * _LINE + self.down.maps * _MAP
 
 
 def spread_maps(node: Node, room: int) -> SpreadMaps | None:
@@ -196,7 +196,7 @@ class LineMap:
     @property
     def cost(self) -> float:
         """Estimated instructions of a channel."""
-        return -(-self.axis.out // _RUN) * (_LINE_TAP * self.taps + _TURN / 2) + _END * self.axis.out
+        return -(-self.axis.out // _RUN) * (_LINE_TAP * self.taps + 3) + _END * self.axis.out
 
 
 def line_map(node: Node, room: int) -> LineMap | None:

@@ -118,7 +118,7 @@ def _whole_maps(node: Node, context: KernelContext) -> KernelSpec | None:
         return None
     if context.isa.dsp and (spec := paired_depthwise(node)) is not None:
         return spec
-    if (spec := line_depthwise(node)) is not None:
+    if context.isa.dsp and (spec := line_depthwise(node)) is not None:
         return spec
     odd = operand(node, "x").shape[2] % 2 == 1  # a copy has no whole tiles
     if context.isa.dsp and (odd or not context.isa.dual_issue) and (spec := direct_maps(node)) is not None:
