@@ -344,6 +344,9 @@ static inline TT_ALWAYS void tt_spread_column(
     int32_t sums[4], const int16_t *at, const int16_t *taps, tt_window of, tt_spread_tile tile, int32_t rows)
 {
 #if TT_HAS_DSP
+    if (of.tall > 4) {
+        __asm__ volatile("" : : : "memory"); /* taps that are kept from tile to tile would be kept on the stack */
+    }
     TT_UNROLL
     for (int32_t r = 0; r <= of.tall; r += 2) {
         uint64_t both;
