@@ -61,6 +61,8 @@ WRITES_FIRST = {
     "tt_depthwise_pairs": 2,
     "tt_depthwise_spread": 2,
     "tt_depthwise_line": 2,
+    "tt_depthwise_spread_error": 3,
+    "tt_depthwise_line_error": 3,
     "tt_depthwise_maps3": 1,
     "tt_depthwise8": 2,
     "tt_depthwise8_rows": 2,

@@ -48,8 +48,8 @@ from tinytrain_compile.ops.int8.conv_form import (
     turned_bytes,
 )
 from tinytrain_compile.ops.int8.error import BACKWARD, NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
-from tinytrain_compile.ops.int8.map_form import map_room
 from tinytrain_compile.ops.int8.rows import convolution_rows, error_rows
+from tinytrain_compile.ops.int8.spread_form import map_room
 from tinytrain_compile.ops.int8.tiles import LEAST_ROW_BYTES
 from tinytrain_compile.ops.int8.window_form import PAIR, paired_errors, paired_room
 from tinytrain_compile.ops.linear import WEIGHT, present_parts
@@ -279,7 +279,7 @@ def _own_grad_scratch(node: Node) -> int:
     if is_depthwise(node):
         return backward_depthwise(node).scratch_bytes
     if spreads_error(node):
-        return forward_depthwise(node).scratch_bytes
+        return map_room(node)
     rows, (_, height, width, _) = backward_dense(node), result(node, "error").shape
     copied = error_patch(node).elements(TILE_WIDTH) if gathers_error(conv, (height, width)) else 0
     turned = min(turned_bytes(node), LEAST_ROW_BYTES) if conv.groups == 1 and conv.split is None else 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 from tvm import te
@@ -32,13 +31,14 @@ from tinytrain_compile.lower.kernels.context import LOW_REGISTERS, KernelContext
 from tinytrain_compile.lower.kernels.float32.conv import TapWindow, grouped, grouped_grad_input
 from tinytrain_compile.lower.kernels.int8.dense import dense_forward, gradient_rows, row_gradient
 from tinytrain_compile.lower.kernels.int8.depthwise import depthwise, depthwise_gradient
-from tinytrain_compile.lower.kernels.int8.dsp.maps import line_depthwise, paired_depthwise, spread_depthwise
+from tinytrain_compile.lower.kernels.int8.dsp.maps import paired_depthwise
 from tinytrain_compile.lower.kernels.int8.dsp.product import PackedOperand, packed_product
 from tinytrain_compile.lower.kernels.int8.dsp.rows import direct_maps, line_conv
 from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, dense_rows, row_conv
 from tinytrain_compile.lower.kernels.int8.large_tiles import convolve, product, row_strip
 from tinytrain_compile.lower.kernels.int8.odd import odd_conv
 from tinytrain_compile.lower.kernels.int8.operands import Centred, ErrorLayer, requantised_end, tile_end
+from tinytrain_compile.lower.kernels.int8.spread import spread_depthwise
 from tinytrain_compile.lower.kernels.int8.strided import strided_gradient
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
@@ -118,12 +118,10 @@ def _whole_maps(node: Node, context: KernelContext) -> KernelSpec | None:
         return None
     if context.isa.dsp and (spec := paired_depthwise(node)) is not None:
         return spec
-    if context.isa.dsp and (spec := line_depthwise(node)) is not None:
-        return spec
     odd = operand(node, "x").shape[2] % 2 == 1  # a copy has no whole tiles
     if context.isa.dsp and (odd or not context.isa.dual_issue) and (spec := direct_maps(node)) is not None:
         return spec
-    return spread_depthwise(node)
+    return spread_depthwise(node, context.isa.dsp)
 
 
 def _pays(node: Node, context: KernelContext) -> bool:
