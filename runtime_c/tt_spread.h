@@ -70,10 +70,14 @@ static inline TT_ALWAYS void tt_spread_column(
     }
 #else
     TT_UNROLL
-    for (int32_t r = 0; r < of.tall; r++) {
+    for (int32_t begin = 0; begin < of.tall; begin += 8) { /* TT_UNROLL takes no more at a time */
+        const int32_t end = of.tall < begin + 8 ? of.tall : begin + 8;
         TT_UNROLL
-        for (int32_t i = 0; i < tile.high * tile.wide; i++) {
-            sums[i] += at[i / tile.high * rows + i % tile.high + r] * taps[r / 2 * 4 + r % 2];
+        for (int32_t r = begin; r < end; r++) {
+            TT_UNROLL
+            for (int32_t i = 0; i < tile.high * tile.wide; i++) {
+                sums[i] += at[i / tile.high * rows + i % tile.high + r] * taps[r / 2 * 4 + r % 2];
+            }
         }
     }
 #endif

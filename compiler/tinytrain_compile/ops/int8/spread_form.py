@@ -77,6 +77,13 @@ def _is_taken(node: Node) -> bool:
     return (is_spread(node) or spreads_error(node)) and geometry(node).split is None and before >= 0
 
 
+def has_even_maps(node: Node) -> bool:
+    """Tell whether a layer's dilation divides its columns, their border and those of its output, into few wide maps."""
+    across = axes_of(node)[1]
+    even = all(number % across.maps == 0 for number in (across.image, across.out, across.pad))
+    return even and across.out >= 2 * across.maps**2
+
+
 def spread_maps(node: Node, room: int) -> SpreadMaps | None:
     """Return the cheapest cut of a dilated layer in `room` bytes of scratch; None for others, and if it has no room."""
     if not _is_taken(node):
@@ -100,6 +107,11 @@ class LineMap:
     def scratch_elements(self) -> int:
         """Elements of scratch."""
         return self.axis.out + (self.taps - 1) * self.axis.maps + 1
+
+    @property
+    def is_short(self) -> bool:
+        """Whether maps would have next to no tiles: lines are faster then even without products in pairs."""
+        return self.axis.out < 2 * _RUN * self.axis.maps
 
     @property
     def scratch_bytes(self) -> int:

@@ -55,9 +55,10 @@ def spread_gradient(node: Node, pairs: bool) -> KernelSpec | None:
 
 
 def _form_of(node: Node, pairs: bool) -> LineMap | SpreadMaps | None:
-    """Return the cut of a layer. pairs: whether the core has products in pairs; without them, maps beat lines."""
+    """Return the cut of a layer. pairs: whether the core has products in pairs; without them, maps beat long lines."""
     room = op_def(node.op).scratch(node)
-    return (line_map(node, room) if pairs else None) or spread_maps(node, room)
+    line = line_map(node, room)
+    return line if line and (pairs or line.is_short) else spread_maps(node, room)
 
 
 def _call_of(form: LineMap | SpreadMaps, channels: int) -> tuple[str, list[Expr]]:
