@@ -65,7 +65,7 @@ SPREAD: tuple[Geometry, ...] = (
     ((1, 9, 7, 3), 3, ConvAttrs((5, 5), pads=(8, 8, 8, 8), dilations=(4, 4), groups=3)),
     ((1, 41, 29, 3), 3, ConvAttrs((5, 5), pads=(8, 8, 8, 8), dilations=(4, 4), groups=3)),
     ((2, 6, 5, 3), 3, ConvAttrs((3, 2), pads=(7, 3, 7, 4), dilations=(7, 7), groups=3)),
-    ((1, 1, 90, 3), 3, ConvAttrs((1, 9), pads=(0, 8, 0, 8), dilations=(1, 2), groups=3)),
+    ((1, 1, 90, 3), 3, ConvAttrs((1, 11), pads=(0, 10, 0, 10), dilations=(1, 2), groups=3)),
 )
 """Tiles of two columns and of one, also turned, also half ones at the end; maps with places of their own or in turn;
 taps that never meet the image; a row whose maps are faster than lines."""
