@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
-/* Depthwise convolutions in steps of one, of maps of any size: 3x3 ones, dilated or not, and dilated ones of any window. Each
- * gives the same bits on every core and on a host: where the instructions are missing, plain C does the same.
+/* Depthwise 3x3 convolutions in steps of one, dilated or not, of maps of any size. The same bits on every core and on a host:
+ * where the instructions are missing, plain C does the same.
  */
 #ifndef TT_DEPTHWISE_H
 #define TT_DEPTHWISE_H
@@ -140,9 +140,19 @@ static inline TT_ALWAYS tt_taps3 tt_taps3_of(const int8_t *w, int32_t tap, int32
     "ldrd %[x], %[y], [%[a]], %[step]\n\t" TT_UPPER_OF(00, 1) TT_FIRST_UPPER_OF(01)                                   \
     "ldrd %[x], %[y], [%[a]]\n\t" TT_UPPER_OF(00, 2) TT_UPPER_OF(01, 1)                                               \
     "ldrd %[x], %[y], [%[a], %[step]]\n\t" TT_UPPER_OF(01, 2)
-#define TT_LAST_SUMS                                                                                                   \
-    "ldrd %[x], %[y], [%[a]], %[step]\n\t" TT_FIRST_COLUMN(00, 10)                                                     \
-    "ldrd %[x], %[y], [%[a]], %[step]\n\t" TT_NEXT_COLUMNS(00, 10, 1) "ldrd %[x], %[y], [%[a]]\n\t" TT_NEXT_COLUMNS(00, 10, 2)
+/* Of one column: of two rows, or of one. The last load moves on by `on`. */
+#define TT_COLUMN_SUMS(upper, lower, on)                                                                               \
+    "ldrd %[x], %[y], [%[a]], %[gap]\n\t" TT_FIRST_COLUMN(upper, lower)                                                \
+    "ldrd %[x], %[y], [%[a]], %[gap]\n\t" TT_NEXT_COLUMNS(upper, lower, 1)                                             \
+    "ldrd %[x], %[y], [%[a]]" on "\n\t" TT_NEXT_COLUMNS(upper, lower, 2)
+#define TT_HALF_COLUMN_SUMS(upper)                                                                                     \
+    "ldrd %[x], %[y], [%[a]], %[gap]\n\t" TT_FIRST_UPPER_OF(upper)                                                     \
+    "ldrd %[x], %[y], [%[a]], %[gap]\n\t" TT_UPPER_OF(upper, 1)                                                        \
+    "ldrd %[x], %[y], [%[a]], %[back]\n\t" TT_UPPER_OF(upper, 2)
+/* Columns whose taps are apart read other pixels than their neighbours. */
+#define TT_APART_SUMS TT_COLUMN_SUMS(00, 10, ", %[back]") TT_COLUMN_SUMS(01, 11, ", %[back]")
+#define TT_APART_UPPER_SUMS TT_HALF_COLUMN_SUMS(00) TT_HALF_COLUMN_SUMS(01)
+#define TT_LAST_SUMS TT_COLUMN_SUMS(00, 10, "")
 #define TT_WITH_BIAS(sum) "qadd %[s" #sum "], %[s" #sum "], %[x]\n\t"
 #define TT_TIMES(sum, correct) "smmlar %[s" #sum "], %[s" #sum "], %[x], %[s" #sum "]\n\t" correct(sum)
 #define TT_STORED(sum, carry, place)                                                                                   \
@@ -179,55 +189,72 @@ static inline TT_ALWAYS tt_taps3 tt_taps3_of(const int8_t *w, int32_t tap, int32
             : results, [x] "=&r"(x), [y] "=&r"(y), [a] "+r"(a), [out] "+r"(out)                                         \
             : [t0] "r"(taps->t[0]), [t1] "r"(taps->t[1]), [t2] "r"(taps->t[2]), [u0] "r"(taps->u[0]),                   \
             [u1] "r"(taps->u[1]), [u2] "r"(taps->u[2]), [bias] "m"(taps->bias), [factor] "m"(taps->factor),             \
-            [down] "m"(taps->down), [end] "m"(end), [step] "i"(2 * rows), [next] "i"(next), [turn] "i"(2 * next),       \
-            [offset] "i"(number), __VA_ARGS__                                                                          \
+            [down] "m"(taps->down), [end] "m"(end), [step] "i"(2 * rows), [gap] "i"(2 * gap),                           \
+            [back] "i"(2 * (rows - 2 * gap)), [next] "i"(next), [turn] "i"(2 * next), [offset] "i"(number), __VA_ARGS__ \
             : "memory", "cc")
 #define TT_UPPER_OUT [s00] "=&r"(sum_00), [s01] "=&r"(sum_01)
 #define TT_LEFT_OUT [s00] "=&r"(sum_00), [s10] "=&r"(sum_10)
 #define TT_ALL_OUT TT_UPPER_OUT, [s10] "=&r"(sum_10), [s11] "=&r"(sum_11)
-#define TT_NEAR_ROW(ends_of_tile, number)                                                                              \
-    TT_ROW_OF(TT_TILES(TT_DEPTHWISE_SUMS ends_of_tile), number, TT_LIST(TT_ALL_OUT), [pitch] "i"(pitch), [last] "i"(pitch + next))
-#define TT_FAR_ROW(ends_of_tile, number)                                                                               \
-    TT_ROW_OF(TT_TILES(TT_DEPTHWISE_SUMS ends_of_tile), number, TT_LIST(TT_ALL_OUT), [pitch] "m"(pitch))
+#define TT_NEAR_ROW_OF(code, number)                                                                                   \
+    TT_ROW_OF(TT_TILES(code), number, TT_LIST(TT_ALL_OUT), [pitch] "i"(pitch), [last] "i"(pitch + next))
+#define TT_FAR_ROW_OF(code, number) TT_ROW_OF(TT_TILES(code), number, TT_LIST(TT_ALL_OUT), [pitch] "m"(pitch))
+#define TT_NEAR_ROW(ends_of_tile, number) TT_NEAR_ROW_OF(TT_DEPTHWISE_SUMS ends_of_tile, number)
+#define TT_FAR_ROW(ends_of_tile, number) TT_FAR_ROW_OF(TT_DEPTHWISE_SUMS ends_of_tile, number)
+#define TT_NEAR_APART(ends_of_tile, number) TT_NEAR_ROW_OF(TT_APART_SUMS ends_of_tile, number)
+#define TT_FAR_APART(ends_of_tile, number) TT_FAR_ROW_OF(TT_APART_SUMS ends_of_tile, number)
 #define TT_NEAR_LAST(ends_of_tile, number)                                                                             \
     TT_ROW_OF(TT_LAST_SUMS ends_of_tile, number, TT_LIST(TT_LEFT_OUT), [pitch] "i"(pitch))
 #define TT_FAR_LAST(ends_of_tile, number)                                                                              \
     TT_ROW_OF(TT_LAST_SUMS ends_of_tile, number, TT_LIST(TT_LEFT_OUT), [pitch] "m"(pitch))
 #define TT_UPPER_ROW(ends_of_tile, number)                                                                             \
     TT_ROW_OF(TT_ODD_TILES(TT_UPPER_SUMS ends_of_tile), number, TT_LIST(TT_UPPER_OUT), [pitch] "i"(0))
+#define TT_UPPER_APART(ends_of_tile, number)                                                                           \
+    TT_ROW_OF(TT_ODD_TILES(TT_APART_UPPER_SUMS ends_of_tile), number, TT_LIST(TT_UPPER_OUT), [pitch] "i"(0))
 #endif
 
 /* Two rows of the output, or the first of them. a: a channel's image by columns, an even number of `rows` from one to the
- * next, aligned to 4 bytes; next, pitch: elements of the output to the next column and row. Constants but for width, which is
- * at least 2, and even unless it may be `odd`; 2 * next is at most TT_MOST_OFFSET. */
+ * next, aligned to 4 bytes; gap: elements from a column of taps to the next; next, pitch: elements of the output to the next
+ * column and row. Constants but for the rows; width is at least 2, 2 * gap - rows at most TT_MOST_GAP, and 2 * next at most
+ * TT_MOST_OFFSET. */
 #define TT_MOST_OFFSET 4095
 static inline TT_ALWAYS void tt_depthwise_lines(int8_t *out, const int16_t *a, const tt_taps3 *taps, bool two, int32_t width,
-    bool odd, int32_t rows, int32_t next, int32_t pitch, int32_t zero)
+    int32_t rows, int32_t gap, int32_t next, int32_t pitch, int32_t zero)
 {
 #if TT_HAS_DSP
     const int8_t *const end = out + (width - 1) * next; /* in memory, like the ends' numbers: all registers have another use */
     uint32_t x, y;
     int32_t sum_00, sum_01, sum_10, sum_11;
     if (!two) {
-        TT_FOR_ZERO(TT_UPPER_ROW, TT_UPPER_ENDS);
+        if (gap > rows) {
+            TT_FOR_ZERO(TT_UPPER_APART, TT_UPPER_ENDS);
+        } else {
+            TT_FOR_ZERO(TT_UPPER_ROW, TT_UPPER_ENDS);
+        }
     } else if (pitch + next > TT_MOST_OFFSET) {
-        TT_FOR_ZERO(TT_FAR_ROW, TT_FAR_ENDS);
-        if (odd && width % 2 != 0) {
+        if (gap > rows) {
+            TT_FOR_ZERO(TT_FAR_APART, TT_FAR_ENDS);
+        } else {
+            TT_FOR_ZERO(TT_FAR_ROW, TT_FAR_ENDS);
+        }
+        if (width % 2 != 0) {
             TT_FOR_ZERO(TT_FAR_LAST, TT_FAR_LAST_ENDS);
         }
     } else {
-        TT_FOR_ZERO(TT_NEAR_ROW, TT_DEPTHWISE_ENDS);
-        if (odd && width % 2 != 0) {
+        if (gap > rows) {
+            TT_FOR_ZERO(TT_NEAR_APART, TT_DEPTHWISE_ENDS);
+        } else {
+            TT_FOR_ZERO(TT_NEAR_ROW, TT_DEPTHWISE_ENDS);
+        }
+        if (width % 2 != 0) {
             TT_FOR_ZERO(TT_NEAR_LAST, TT_LAST_ENDS);
         }
     }
 #else
-    (void)odd;
     for (int32_t i = 0; i < (two ? 2 : 1) * width; i++) {
         const int32_t line = i / width, column = i % width;
         int32_t sum = 0;
         for (int32_t s = 0; s < 3; s++) {
-            const int16_t *const at = a + (column + s) * rows + line;
+            const int16_t *const at = a + column * rows + s * gap + line;
             sum += at[0] * (int16_t)taps->t[s] + at[1] * (int16_t)taps->u[s] + at[2] * ((int32_t)taps->u[s] >> 16);
         }
         out[line * pitch + column * next] = tt_requantise8_kept(sum, taps->bias, taps->factor, taps->down, zero, -128, 127);
@@ -236,118 +263,39 @@ static inline TT_ALWAYS void tt_depthwise_lines(int8_t *out, const int16_t *a, c
 }
 
 /* One channel of a QConv whose sums all shift down: of all channels of all images the one with number `turn`. down, across:
- * the two axes, each of which may be the rows; tap: see tt_taps3_of, of `down`. strip: of its outputs whose inputs are in
- * scratch together. scratch, from turn to turn: columns of the image of a map, each of an even number of rows; apart:
- * elements from map to map, or 0 if all are in one place. */
+ * the two axes, each of which may be the rows; tap: see tt_taps3_of, of `down`. Maps are interleaved along `down` only: along
+ * `across`, taps are apart. strip: of a map's outputs along `down` whose inputs are in scratch together. scratch, from turn to
+ * turn: columns of the image of a map, each of an even number of rows; apart: elements from map to map, or 0 if all are in one
+ * place. */
 static inline TT_ALWAYS void tt_depthwise_pairs(int8_t *y, int16_t *scratch, const int8_t *x, const int8_t *w,
     const int32_t *bias, const int32_t *multiplier, const int8_t *shift, int32_t turn, tt_axis down, tt_axis across,
     int32_t channels, int32_t tap, int32_t strip, int32_t apart, int32_t x_zero, int32_t zero)
 {
     const int32_t c = turn % channels, n = turn / channels, rows = (strip + 3) / 2 * 2;
-    const int32_t wide = (across.out + across.maps - 1) / across.maps + 2;
-    const int32_t next = across.maps * across.out_step, pitch = down.maps * down.out_step;
+    const int32_t wide = across.out + 2 * across.maps, right = across.pad + across.in;
+    const int32_t gap = across.maps * rows, pitch = down.maps * down.out_step;
     const int8_t *const own = x + n * down.in * across.in * channels + c;
     int8_t *const out = y + n * down.out * across.out * channels + c;
-    const bool alike = (apart > 0 || (tt_is_even(down) && tt_is_even(across))) && strip * down.maps >= down.out;
-    const bool odd = across.out % (2 * across.maps) != 0;
+    const bool alike = (apart > 0 || tt_is_even(down)) && strip * down.maps >= down.out;
     const tt_taps3 taps = tt_taps3_of(w + 9 * c, tap, bias[c], multiplier[c], shift[c]);
-    for (int32_t map = 0; map < down.maps * across.maps; map++) {
-        const tt_axis_part tall = tt_axis_part_of(down, map / across.maps);
-        const tt_axis_part flat = tt_axis_part_of(across, map % across.maps);
+    for (int32_t map = 0; map < down.maps; map++) {
+        const tt_axis_part tall = tt_axis_part_of(down, map);
         int16_t *const image = scratch + map * apart;
-        const int32_t count = wide - flat.border < flat.in ? wide - flat.border : flat.in;
         for (int32_t first = 0; first < tall.out; first += strip) {
             const int32_t high = tall.out - first < strip ? tall.out - first : strip;
             const int32_t start = first - tall.border, low = start < 0 ? -start : 0;
             const int32_t behind = tall.in - start < high + 2 ? tall.in - start : high + 2;
-            const int8_t *const from = own + (tall.from + (start + low) * down.maps) * down.in_step + flat.from * across.in_step;
-            int8_t *to = out + (map / across.maps + first * down.maps) * down.out_step + map % across.maps * across.out_step;
+            int8_t *to = out + (map + first * down.maps) * down.out_step;
             if (!alike || turn == 0) {
-                tt_clear_cells(image, rows, wide, flat.border, flat.border + count, low, behind);
+                tt_clear_cells(image, rows, wide, across.pad, right, low, behind);
             }
-            tt_widen_cells(image + flat.border * rows + low, from, -x_zero, across.maps * across.in_step,
-                down.maps * down.in_step, rows, 1, count, behind - low);
+            tt_widen_cells(image + across.pad * rows + low, own + (tall.from + (start + low) * down.maps) * down.in_step,
+                -x_zero, across.in_step, down.maps * down.in_step, rows, 1, across.in, behind - low);
             for (int32_t i = 0; i + 2 <= high; i += 2, to += 2 * pitch) {
-                tt_depthwise_lines(to, image + i, &taps, true, flat.out, odd, rows, next, pitch, zero);
+                tt_depthwise_lines(to, image + i, &taps, true, across.out, rows, gap, across.out_step, pitch, zero);
             }
             if (high % 2 != 0) {
-                tt_depthwise_lines(to, image + high - 1, &taps, false, flat.out, odd, rows, next, pitch, zero);
-            }
-        }
-    }
-}
-
-/* ---- dilated windows of any size --------------------------------------------------------------------------------- */
-
-/* Taps along both axes, and from tap to tap in the weights. */
-typedef struct tt_window {
-    int32_t tall, flat, tall_step, flat_step;
-} tt_window;
-
-static inline TT_ALWAYS tt_window tt_window_of(int32_t tall, int32_t flat, int32_t tall_step, int32_t flat_step)
-{
-    return (tt_window){tall, flat, tall_step, flat_step};
-}
-
-/* One channel of a dilated QConv: of all channels of all images the one with number `turn`. Taps along `down` are pairs of
- * neighbours in a column of the image of a map. tile: outputs of a column at a time, the last of which begin earlier; at most
- * 4, and no more than any map has, or 1. scratch: taps by columns, each of whole pairs, then images as tt_depthwise_pairs has
- * them, with columns of any number of rows. */
-static inline TT_ALWAYS void tt_depthwise_spread(int8_t *y, int16_t *scratch, const int8_t *x, const int8_t *w, int32_t turn,
-    tt_axis down, tt_axis across, tt_window of, int32_t channels, int32_t tile, int32_t apart, int32_t x_zero,
-    tt_dense_ends by)
-{
-    const int32_t c = turn % channels, n = turn / channels, run = (of.tall + 1) / 2 * 2;
-    const int32_t rows = (down.out + down.maps - 1) / down.maps + run - 1;
-    const int32_t wide = (across.out + across.maps - 1) / across.maps + of.flat - 1;
-    const int32_t next = across.maps * across.out_step, pitch = down.maps * down.out_step;
-    const int8_t *const own = x + n * down.in * across.in * channels + c, *const weights = w + c * of.tall * of.flat;
-    int8_t *const out = y + n * down.out * across.out * channels + c;
-    const int32_t bias = by.bias[c], multiplier = by.multiplier[c]; /* of this channel, out of reach of the output */
-    const int8_t shift = by.shift[c];
-    const tt_dense_ends ends = {&bias, &multiplier, &shift, by.zero, by.low, by.high, by.shifts_down, by.above, by.once};
-    for (int32_t s = 0; s < of.flat; s++) {
-        for (int32_t r = 0; r < run; r++) {
-            scratch[s * run + r] = r < of.tall ? weights[r * of.tall_step + s * of.flat_step] : 0;
-        }
-    }
-    for (int32_t map = 0; map < down.maps * across.maps; map++) {
-        const tt_axis_part tall = tt_axis_part_of(down, map / across.maps);
-        const tt_axis_part flat = tt_axis_part_of(across, map % across.maps);
-        const int32_t count = wide - flat.border < flat.in ? wide - flat.border : flat.in;
-        const int32_t high = rows - tall.border < tall.in ? rows - tall.border : tall.in;
-        const int8_t *const from = own + tall.from * down.in_step + flat.from * across.in_step;
-        int8_t *const to = out + map / across.maps * down.out_step + map % across.maps * across.out_step;
-        int16_t *const image = scratch + of.flat * run + map * apart, *const inside = image + flat.border * rows + tall.border;
-        const int32_t from_row = down.maps * down.in_step, from_column = across.maps * across.in_step;
-        if (apart == 0 || turn == 0) {
-            memset(image, 0, 2 * (size_t)(wide * rows));
-        }
-        if (down.out < across.out) {
-            tt_widen_cells(inside, from, -x_zero, from_column, from_row, rows, 1, count, high);
-        } else {
-            tt_widen_cells(inside, from, -x_zero, from_row, from_column, 1, rows, high, count);
-        }
-        for (int32_t row = 0; row < tall.out; row += tile) {
-            const int32_t begin = row + tile <= tall.out ? row : tall.out - tile;
-            const int16_t *first = image + begin;
-            int8_t *place = to + begin * pitch;
-            for (int8_t *const end = place + flat.out * next; place != end; place += next, first += rows) {
-                const int16_t *at = first, *taps = scratch;
-                int32_t sums[4] = {0, 0, 0, 0};
-                for (int32_t s = 0; s < of.flat; s++, at += rows, taps += run) {
-                    TT_UNROLL
-                    for (int32_t r = 0; r < run; r += 2) {
-                        TT_UNROLL
-                        for (int32_t k = 0; k < tile; k++) {
-                            sums[k] = tt_dot2(sums[k], at + r + k, taps + r);
-                        }
-                    }
-                }
-                TT_UNROLL
-                for (int32_t k = 0; k < tile; k++) {
-                    place[k * pitch] = tt_dense_end(sums[k], 0, ends);
-                }
+                tt_depthwise_lines(to, image + high - 1, &taps, false, across.out, rows, gap, across.out_step, pitch, zero);
             }
         }
     }

@@ -42,6 +42,7 @@ INCLUDED = (
         "tt_large_tiles.h",
         "tt_errors.h",
         "tt_depthwise.h",
+        "tt_spread.h",
         "tt_dense_momentum.h",
         "tt_dense_update.h",
         "tt_float_pairs.h",

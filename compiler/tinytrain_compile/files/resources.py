@@ -6,9 +6,10 @@ import re
 from pathlib import Path
 
 _NAMES = """
-config runtime float_pairs fixed exponents qloss dsp_sums dsp_direct dsp dsp_tiles dsp_rows depthwise dense dense_update
-dense_momentum conv few large_tiles errors mve_count mve_sums mve mve_conv mve_windows mve_taps mve_errors mve_gradients
-mve_lines mve_steps mve_weights mve_pool mve_float pool state state_int8 page external clip sign clip_int8
+config runtime float_pairs fixed exponents qloss dsp_sums dsp_direct dsp dsp_tiles dsp_rows depthwise dense
+dense_update dense_momentum conv few large_tiles errors spread mve_count mve_sums mve mve_conv mve_windows mve_taps
+mve_errors mve_gradients mve_lines mve_steps mve_weights mve_pool mve_float pool state state_int8 page external clip
+sign clip_int8
 """
 HEADERS = tuple(f"tt_{name}.h" for name in _NAMES.split())
 """Of runtime_c/: what may go beside generated C, where it needs that. tt_debug.h is for the tests."""

@@ -48,8 +48,8 @@ from tinytrain_compile.ops.int8.conv_form import (
     turned_bytes,
 )
 from tinytrain_compile.ops.int8.error import BACKWARD, NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
-from tinytrain_compile.ops.int8.map_form import map_room
 from tinytrain_compile.ops.int8.rows import convolution_rows, error_rows
+from tinytrain_compile.ops.int8.spread_form import map_room
 from tinytrain_compile.ops.int8.tiles import LEAST_ROW_BYTES
 from tinytrain_compile.ops.int8.window_form import PAIR, paired_errors, paired_room
 from tinytrain_compile.ops.linear import WEIGHT, present_parts
@@ -62,6 +62,8 @@ TILE_WIDTH = 2
 DILATED_BYTES = 8
 """Bytes for every element of a dilated window: windows of eight pixels on vectors, or of four as int16. With two
 windows at a time a layer 128x16 to 16 takes 41,832 instructions on a Cortex-M55, with many 31,847."""
+DILATED_MOST = 12288
+"""Most bytes for two dilated windows as int16 and a third as int8; 7x7 14x14x32 takes 12,096 B without dilation."""
 _WEIGHT, _CENTRED, _ERROR = 128, 255, 128
 """Largest magnitudes of int8 weights, of activations less their zero point, and of errors."""
 
@@ -163,8 +165,10 @@ def _own_scratch(node: Node) -> int:
     if gathers(conv):
         image, outputs = operand(node, "x").shape, result(node, "y").shape[3]
         patch = 2 * forward_patch(conv, image).elements(TILE_WIDTH)  # centred pixels take int16
-        windows = DILATED_BYTES * math.prod(conv.kernel) * image[3] + 4 * outputs
-        return patch if conv.dilations == (1, 1) else max(patch, min(windows, LEAST_ROW_BYTES))
+        elements = math.prod(conv.kernel) * image[3]
+        windows, two = DILATED_BYTES * elements + 4 * outputs, 6 * elements + image[3] + 2 * outputs
+        room = max(LEAST_ROW_BYTES, two if two <= DILATED_MOST else 0)
+        return patch if conv.dilations == (1, 1) else max(patch, min(windows, room))
     return 0
 
 
@@ -279,7 +283,7 @@ def _own_grad_scratch(node: Node) -> int:
     if is_depthwise(node):
         return backward_depthwise(node).scratch_bytes
     if spreads_error(node):
-        return forward_depthwise(node).scratch_bytes
+        return map_room(node)
     rows, (_, height, width, _) = backward_dense(node), result(node, "error").shape
     copied = error_patch(node).elements(TILE_WIDTH) if gathers_error(conv, (height, width)) else 0
     turned = min(turned_bytes(node), LEAST_ROW_BYTES) if conv.groups == 1 and conv.split is None else 0

@@ -32,13 +32,14 @@ from tinytrain_compile.lower.kernels.context import LOW_REGISTERS, KernelContext
 from tinytrain_compile.lower.kernels.float32.conv import TapWindow, grouped, grouped_grad_input
 from tinytrain_compile.lower.kernels.int8.dense import dense_forward, gradient_rows, row_gradient
 from tinytrain_compile.lower.kernels.int8.depthwise import depthwise, depthwise_gradient
-from tinytrain_compile.lower.kernels.int8.dsp.maps import paired_depthwise, spread_depthwise
+from tinytrain_compile.lower.kernels.int8.dsp.maps import paired_depthwise
 from tinytrain_compile.lower.kernels.int8.dsp.product import PackedOperand, packed_product
 from tinytrain_compile.lower.kernels.int8.dsp.rows import direct_maps, line_conv
 from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, dense_rows, row_conv
 from tinytrain_compile.lower.kernels.int8.large_tiles import convolve, product, row_strip
 from tinytrain_compile.lower.kernels.int8.odd import odd_conv
 from tinytrain_compile.lower.kernels.int8.operands import Centred, ErrorLayer, requantised_end, tile_end
+from tinytrain_compile.lower.kernels.int8.spread import spread_depthwise
 from tinytrain_compile.lower.kernels.int8.strided import strided_gradient
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
@@ -60,11 +61,12 @@ from tinytrain_compile.ops.int8.conv_form import (
     spread_columns,
 )
 from tinytrain_compile.ops.int8.prepared import prepared_shape
+from tinytrain_compile.ops.int8.spread_form import has_even_maps
 from tinytrain_compile.ops.names import attrs_of, is_prepared, operand, result
 
 FEW_TAPS = 9
-"""Taps up to which maps of dilated windows are not worth a copy each, on cores with few registers: 3x3 13x13x15 takes
-376,610 instead of 331,888 instructions on a Cortex-M0+."""
+"""Taps up to which interleaved maps of whole columns need no copy each, without products in pairs: 3x3 14x14x16 with
+dilation 2 takes 152,065 instead of 180,966 instructions on a Cortex-M3."""
 RAGGED_TILE = 4
 """Outputs that share a number of the pixel: their sums and the number fill six registers of a Cortex-M."""
 
@@ -124,8 +126,8 @@ def _whole_maps(node: Node, context: KernelContext) -> KernelSpec | None:
     odd = operand(node, "x").shape[2] % 2 == 1  # a copy has no whole tiles
     if context.isa.dsp and (odd or not context.isa.dual_issue) and (spec := direct_maps(node)) is not None:
         return spec
-    few = context.isa.gpr <= LOW_REGISTERS and math.prod(geometry(node).kernel) <= FEW_TAPS
-    return None if few and not _pays(node, context) else spread_depthwise(node)
+    few = not context.isa.dsp and math.prod(geometry(node).kernel) <= FEW_TAPS and has_even_maps(node)
+    return None if few else spread_depthwise(node, context.isa.dsp)
 
 
 def _pays(node: Node, context: KernelContext) -> bool:

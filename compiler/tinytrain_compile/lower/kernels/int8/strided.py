@@ -16,6 +16,7 @@ from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.int8.dense import gradient_rows
 from tinytrain_compile.lower.kernels.int8.large_tiles import SIDE
 from tinytrain_compile.lower.kernels.int8.operands import conv_shape, kept_of
+from tinytrain_compile.lower.kernels.int8.spread import spread_gradient
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.int8.conv import QConvGradInputAttrs
 from tinytrain_compile.ops.int8.conv_form import (
@@ -57,6 +58,8 @@ def strided_gradient(node: Node, context: KernelContext) -> KernelSpec | None:
         if taken and better:
             return error_call(node, "tt_depthwise_error3", 0)
         return error_call(node, any_maps, taps, "int16") if backward_phases(node) != conv.strides else None
+    if not vectors and (spec := spread_gradient(node, context.isa.dsp)) is not None:
+        return spec
     outputs, channels = operand(node, "g").shape[3], result(node, "error").shape[3]
     if conv.groups == outputs == channels > 1:
         return error_call(node, any_maps, taps, "int16")
