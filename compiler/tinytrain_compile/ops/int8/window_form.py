@@ -66,9 +66,15 @@ class WindowMap:
         return math.prod(self.kernel) * self.channels
 
     @property
+    def is_apart(self) -> bool:
+        """Whether the taps of a copied row are runs of their own."""
+        return self.strip > 0 and self.dilations[1] > 1
+
+    @property
     def left_bytes(self) -> int:
         """Bytes of what is left of the rows of a window beside their whole blocks, in whole blocks."""
-        rows, run = (self.kernel[0], self.elements // self.kernel[0]) if self.strip else (1, self.elements)
+        rows = (1 if self.strip == 0 else self.kernel[0]) * (self.kernel[1] if self.is_apart else 1)
+        run = self.elements // rows
         return -(-(rows * (run % DOT_TERMS)) // DOT_TERMS) * DOT_TERMS
 
     @property
@@ -79,7 +85,8 @@ class WindowMap:
     @property
     def pitch(self) -> int:
         """Elements of an input row of a strip."""
-        return ((self.out[1] - 1) * self.strides[1] + self.kernel[1]) * self.channels
+        reach = (self.kernel[1] - 1) * self.dilations[1] + 1
+        return ((self.out[1] - 1) * self.strides[1] + reach) * self.channels
 
 
 def window_map(node: Node) -> WindowMap | None:
@@ -120,8 +127,13 @@ def paired_windows(node: Node, room: int, shares: bool) -> PairedWindows | None:
 
 
 def _strips(node: Node, shares: bool) -> list[WindowMap]:
-    """Return ways to copy a layer's rows: as the plan has it, and all rows together."""
+    """Return ways to copy a layer's rows: as the plan has it, and all rows together.
+
+    Dilated rows of no whole words are copied for one row of the output; no output has the place of an input there.
+    """
     of = window_map(node)
+    if of is not None and of.dilations != (1, 1) and of.channels % DOT_TERMS:
+        return [replace(of, strip=1)]
     if of is None or (of.strip and not shares and of.channels % DOT_TERMS == 0):
         return [] if of is None else [replace(of, strip=0)]
     return [of, replace(of, strip=of.out[0])] if of.strip else [of]
