@@ -161,18 +161,21 @@ static inline TT_ALWAYS void tt_widen_windows(
     const int32_t blocks = of.run / 4, rest = of.run % 4, more = of.overlaps ? 0 : (of.left + 3) / 4;
     const bool copied = of.left > 9 || (TT_HAS_DSP && rest < 3 && of.left > 1);
     tt_two_rows on = {to, p, q};
-    for (int32_t r = 0; r < of.rows; on.from += of.pitch - of.taps * of.apart, on.next += of.pitch - of.taps * of.apart) {
-        for (const int32_t end = r + of.taps; r < end; r++) {
-            on = tt_widen_both(on.to, on.from, on.next, -zero, blocks);
-            if (of.overlaps) {
-                on = tt_widen_both(on.to, on.from + rest - 4, on.next + rest - 4, -zero, 1);
-            } else if (copied) {
-                memcpy(bytes + r * rest, on.from, (size_t)rest);
-                memcpy(bytes + 4 * more + r * rest, on.next, (size_t)rest);
-            }
-            on.from += of.apart - (of.overlaps ? of.run : 4 * blocks);
-            on.next += of.apart - (of.overlaps ? of.run : 4 * blocks);
+    for (int32_t r = 0, tap = 1; r < of.rows; r++, tap++) {
+        int32_t way = of.apart - (of.overlaps ? of.run : 4 * blocks);
+        on = tt_widen_both(on.to, on.from, on.next, -zero, blocks);
+        if (of.overlaps) {
+            on = tt_widen_both(on.to, on.from + rest - 4, on.next + rest - 4, -zero, 1);
+        } else if (copied) {
+            memcpy(bytes + r * rest, on.from, (size_t)rest);
+            memcpy(bytes + 4 * more + r * rest, on.next, (size_t)rest);
         }
+        if (of.taps > 1 && tap == of.taps) {
+            way += of.pitch - of.taps * of.apart;
+            tap = 0;
+        }
+        on.from += way;
+        on.next += way;
     }
     if (copied) {
         (void)tt_widen_both(on.to, bytes, bytes + 4 * more, -zero, more);

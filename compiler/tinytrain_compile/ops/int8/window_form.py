@@ -222,7 +222,13 @@ def few_windows(node: Node, room: int) -> FewWindows | None:
     copied = of.strip > 0
     in_image = of.elements == of.channels and not any(geometry(node).pads)
     lies = not even and not dilated and ((of.kernel[0] == 1 or is_square(of)) if copied else in_image)
-    sums = not even and not dilated and outputs <= FEW_CHANNELS and (copied or in_image) and not (lies and of.elements <= FEW)
+    sums = (
+        not even
+        and not dilated
+        and outputs <= FEW_CHANNELS
+        and (copied or in_image)
+        and not (lies and of.elements <= FEW)
+    )
     step = of.strides[1] * of.channels
     if not sums and (of.elements > FEW or (lies and step > FEW_STEP)):
         return None
