@@ -137,17 +137,20 @@ static inline TT_ALWAYS int32_t tt_place(int32_t k)
     return (k & 1) * 2 + (k >> 1);
 }
 
-/* How rows of `run` elements of a window, `pitch` behind each other, are widened: whole blocks of four row by row, then what
- * is left of all rows. overlaps: the last block of a row ends with it instead, if that takes no more blocks. */
+/* How rows of `run` elements of a window are widened: whole blocks of four row by row, then what is left of all rows. A row is
+ * `pitch` behind the last; taps: rows that are `apart` instead, as dilated taps of a row of the image are, else 1. overlaps:
+ * the last block of a row ends with it instead, if that takes no more blocks. */
 typedef struct tt_window_rows {
     int32_t rows, run, pitch, left;
     bool overlaps;
+    int32_t taps, apart;
 } tt_window_rows;
 
 static inline TT_ALWAYS tt_window_rows tt_window_rows_of(int32_t rows, int32_t run, int32_t pitch, bool may_overlap)
 {
     const int32_t left = rows * (run % 4);
-    return (tt_window_rows){rows, run, pitch, left, may_overlap && run > 4 && left > 0 && (left + 3) / 4 == rows};
+    const bool overlaps = may_overlap && run > 4 && left > 0 && (left + 3) / 4 == rows;
+    return (tt_window_rows){rows, run, pitch, left, overlaps, 1, pitch};
 }
 
 /* Two windows as tt_widen_two lays them. Places in the last blocks that no element has hold anything, or an element that
@@ -158,7 +161,8 @@ static inline TT_ALWAYS void tt_widen_windows(
     const int32_t blocks = of.run / 4, rest = of.run % 4, more = of.overlaps ? 0 : (of.left + 3) / 4;
     const bool copied = of.left > 9 || (TT_HAS_DSP && rest < 3 && of.left > 1);
     tt_two_rows on = {to, p, q};
-    for (int32_t r = 0; r < of.rows; r++) {
+    for (int32_t r = 0, tap = 1; r < of.rows; r++, tap++) {
+        int32_t way = of.apart - (of.overlaps ? of.run : 4 * blocks);
         on = tt_widen_both(on.to, on.from, on.next, -zero, blocks);
         if (of.overlaps) {
             on = tt_widen_both(on.to, on.from + rest - 4, on.next + rest - 4, -zero, 1);
@@ -166,8 +170,12 @@ static inline TT_ALWAYS void tt_widen_windows(
             memcpy(bytes + r * rest, on.from, (size_t)rest);
             memcpy(bytes + 4 * more + r * rest, on.next, (size_t)rest);
         }
-        on.from += of.pitch - (of.overlaps ? of.run : 4 * blocks);
-        on.next += of.pitch - (of.overlaps ? of.run : 4 * blocks);
+        if (of.taps > 1 && tap == of.taps) {
+            way += of.pitch - of.taps * of.apart;
+            tap = 0;
+        }
+        on.from += way;
+        on.next += way;
     }
     if (copied) {
         (void)tt_widen_both(on.to, bytes, bytes + 4 * more, -zero, more);
@@ -177,7 +185,7 @@ static inline TT_ALWAYS void tt_widen_windows(
     to += 8 * blocks * of.rows;
     TT_UNROLL
     for (int32_t k = 0; k < alone; k++) {
-        const int32_t i = k / rest * of.pitch + 4 * blocks + k % rest;
+        const int32_t r = k / rest, i = r / of.taps * of.pitch + r % of.taps * of.apart + 4 * blocks + k % rest;
         to[k / 4 * 8 + tt_place(k % 4)] = (int16_t)(p[i] - zero);
         to[k / 4 * 8 + 4 + tt_place(k % 4)] = (int16_t)(q[i] - zero);
     }
@@ -194,7 +202,8 @@ static inline TT_ALWAYS void tt_widen_weights(
     }
     const int32_t each = of.overlaps ? of.run / 4 + 1 : blocks, first = of.overlaps ? 0 : of.left % 4;
     const int32_t end = of.overlaps ? 4 - rest : first == 0 ? 0 : 4;
-    of.pitch = of.run;
+    of.pitch = of.apart = of.run;
+    of.taps = 1;
     tt_widen_windows(to, w, next, bytes, 0, of);
     for (int32_t block = each; block <= blocks; block += each) {
         TT_UNROLL
@@ -301,14 +310,20 @@ static inline TT_ALWAYS void tt_conv16(int8_t *y, int16_t *scratch, const int8_t
     tt_conv_shape of, int32_t kept, int32_t keeps, tt_dense_ends by)
 {
     const int32_t run = of.columns * of.channels, n = of.rows * run, blocks = (n + 3) / 4;
-    const int32_t pitch = (of.wide - 1) * of.right * of.channels + run;
+    const int32_t pitch = ((of.wide - 1) * of.right + (of.columns - 1) * of.dilation_columns + 1) * of.channels;
     const int32_t deep = of.strip == 0 ? 0 : (of.strip - 1) * of.down + of.rows;
     const int32_t all = of.high * of.wide, most = of.strip == 0 ? TT_TURN : of.strip * of.wide;
     const int32_t strip = kept == 0 ? of.outputs : kept, parts = (all + most - 1) / most;
     const bool in_place = of.strip == 0, words = of.channels % 4 == 0, padded = tt_is_padded(of);
     const bool runs = !in_place || (of.rows * of.columns == 1 && !padded);
     const bool lone = (in_place ? all : most) % 2 != 0;
-    const tt_window_rows under = tt_window_rows_of(in_place ? 1 : of.rows, in_place ? n : run, pitch, kept > 0);
+    const bool spread = !in_place && of.dilation_columns > 1;
+    tt_window_rows under = tt_window_rows_of(
+        in_place ? 1 : spread ? of.rows * of.columns : of.rows, in_place ? n : spread ? of.channels : run, pitch, kept > 0);
+    if (spread) {
+        under.taps = of.columns;
+        under.apart = of.dilation_columns * of.channels;
+    }
     int16_t *const weights = scratch + 8 * blocks;
     int32_t *const ends = keeps == 0 ? NULL : (int32_t *)(void *)(weights + 4 * kept * blocks);
     int8_t *const bytes = (int8_t *)(weights + 4 * kept * blocks) + 12 * keeps * kept;
@@ -326,8 +341,9 @@ static inline TT_ALWAYS void tt_conv16(int8_t *y, int16_t *scratch, const int8_t
     const int8_t *const image = x + place / parts * of.height * of.width * of.channels;
     int8_t *const out = y + (place / parts * all + begin) * of.outputs;
     for (int32_t r = 0; turn % cuts == 0 && r < deep; r++) {
-        const bool there = top + r >= 0 && top + r < of.height;
-        tt_row8(rows + r * pitch, there ? image + (top + r) * of.width * of.channels : NULL, pitch, of);
+        const int32_t from = top + r * of.dilation_rows;
+        const bool there = from >= 0 && from < of.height;
+        tt_row8(rows + r * pitch, there ? image + from * of.width * of.channels : NULL, pitch, of);
     }
     const int32_t row = in_place ? of.width * of.channels : pitch, left = in_place ? -of.left : 0;
     const bool one = in_place ? of.high == 1 : of.strip == 1;

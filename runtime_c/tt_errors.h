@@ -184,7 +184,7 @@ static inline TT_ALWAYS void tt_pairs_error(int8_t *y, int16_t *scratch, int32_t
         (of.rows - 1) * of.dilation_rows - of.top, (of.columns - 1) * of.dilation_columns - of.left, of.rows, of.columns, 1, 1,
         of.dilation_rows, of.dilation_columns, of.height, of.width, 0, 0, 0};
     const tt_window_rows copied = tt_window_rows_of(of.rows, run, run, true);
-    const tt_window_rows whole = {copied.rows, run, of.wide * of.outputs, copied.left, copied.overlaps};
+    const tt_window_rows whole = tt_window_rows_of(of.rows, run, of.wide * of.outputs, true);
     int16_t *const weights = scratch + 8 * blocks;
     int32_t *const ends = (int32_t *)(void *)(weights + 4 * kept * blocks);
     int8_t *const bytes = (int8_t *)(ends + 2 * kept), *const copies = bytes + (copied.left + 3) / 4 * 8;

@@ -432,7 +432,8 @@ static inline TT_ALWAYS void tt_conv_few(int8_t *y, int32_t *scratch, const int8
 {
     const int32_t run = of.columns * of.channels, n = of.rows * run;
     const int32_t words = sums != 0 ? of.rows * tt_few_words(run) : tt_few_words(n);
-    const int32_t slot = (n + 3) / 4 * 4, pitch = (of.wide - 1) * of.right * of.channels + run;
+    const int32_t slot = (n + 3) / 4 * 4, taps = of.dilation_columns > 1 ? of.columns : 1; /* runs of a row of a window */
+    const int32_t pitch = ((of.wide - 1) * of.right + (of.columns - 1) * of.dilation_columns + 1) * of.channels;
     const bool in_place = of.strip == 0;
     const int32_t deep = in_place ? 0 : (of.strip - 1) * of.down + of.rows;
     const int32_t all = of.high * of.wide, most = in_place ? TT_TURN : of.strip * of.wide;
@@ -451,8 +452,9 @@ static inline TT_ALWAYS void tt_conv_few(int8_t *y, int32_t *scratch, const int8
         tt_few_records(scratch, w, n, square, of.outputs, of.zero, by);
     }
     for (int32_t r = 0; r < deep; r++) {
-        const bool there = top + r >= 0 && top + r < of.height;
-        tt_row8(rows + r * pitch, there ? image + (top + r) * of.width * of.channels : NULL, pitch, of);
+        const int32_t from = top + r * of.dilation_rows;
+        const bool there = from >= 0 && from < of.height;
+        tt_row8(rows + r * pitch, there ? image + from * of.width * of.channels : NULL, pitch, of);
     }
     const int32_t at = begin - line * of.wide, column = at * of.right - (in_place ? of.left : 0);
     tt_corner p = {in_place ? image + top * row + column * of.channels : rows, top, column};
@@ -479,7 +481,11 @@ static inline TT_ALWAYS void tt_conv_few(int8_t *y, int32_t *scratch, const int8
                 }
                 TT_UNROLL
                 for (int32_t r = 0; r < of.rows; r++) {
-                    memcpy(windows + i * slot + r * run, p.at + r * pitch, (size_t)run);
+                    TT_UNROLL
+                    for (int32_t j = 0; j < taps; j++) {
+                        const int8_t *const from = p.at + r * pitch + j * of.dilation_columns * of.channels;
+                        memcpy(windows + i * slot + r * run + j * (run / taps), from, (size_t)(run / taps));
+                    }
                 }
             }
             tt_few_windows(out, windows, scratch, some, n, 0, step, of.outputs, of.zero, by.zero);

@@ -26,17 +26,22 @@ FAR = (2**31 - 1, -(2**31), 2**30 + 1)
 
 
 def geometries() -> Iterator[Geometry]:
-    """Windows of every size in the image, some in strips or copied; every number of channels, with rests of rows."""
+    """Windows of every size in the image, some in strips, copied or dilated; every number of channels, with rests of
+    rows."""
     for channels in range(1, 13):
         yield (2, 3, 5, channels), 3 + channels % 2 * 6, ConvAttrs((1, 1))
     for channels in (6, 8, 10, 12):
-        yield (2, 5, 7, channels), 2 * channels - 2, ConvAttrs((1, 1))
+        yield (2, 5, 8, channels), 2 * channels - 2, ConvAttrs((1, 1))
     yield (1, 1, 9, 3), 8, ConvAttrs((1, 3), pads=(0, 1, 0, 1))
     yield (1, 7, 7, 1), 8, ConvAttrs((3, 3), (2, 1), pads=(1, 1, 1, 1))
     yield (2, 6, 8, 1), 9, ConvAttrs((3, 3), (1, 2), pads=(1, 0, 1, 1))
     yield (1, 6, 7, 2), 9, ConvAttrs((2, 2), pads=(1, 1, 0, 0))
     yield (1, 6, 7, 3), 9, ConvAttrs((1, 1), (2, 2))
     yield (1, 1, 17, 3), 9, ConvAttrs((1, 3), dilations=(1, 2))
+    yield (2, 7, 8, 1), 8, ConvAttrs((3, 3), pads=(2, 2, 2, 2), dilations=(2, 2))
+    yield (1, 8, 9, 5), 3, ConvAttrs((3, 3), pads=(2, 3, 1, 3), dilations=(2, 3))
+    yield (2, 5, 7, 4), 6, ConvAttrs((2, 3), (1, 2), pads=(0, 2, 3, 2), dilations=(3, 2))
+    yield (1, 1, 35, 11), 3, ConvAttrs((1, 4), pads=(0, 3, 0, 3), dilations=(1, 2))
     for outputs in range(1, 8):
         yield (1, 4, 5, 1 + outputs % 4 * 2), outputs, ConvAttrs((3, 3), pads=(1, 1, 1, 1))
         yield (1, 6, 5, 2 + outputs % 2 * 5), outputs, ConvAttrs((5, 5), (1, 2), pads=(2, 2, 2, 2))
@@ -44,15 +49,16 @@ def geometries() -> Iterator[Geometry]:
 
 
 def small_layers() -> list[Case]:
-    """Those with their ends in a helper; the biases of every third one are near to overflow, where sums saturate."""
+    """Those with their ends in a helper; every third one again with biases near to overflow, where sums saturate."""
     rng, made = np.random.default_rng(7), list[Case]()
     for index, geometry in enumerate(geometries()):
         case = of_range(qconv(rng, geometry, 0), 2)
-        *rest, bias, multiplier, shift = case.arrays
+        case = replace(case, attrs=replace(case.attrs, y_zero=ZEROS[index % len(ZEROS)]))  # type: ignore[call-arg]
+        made.append(case)
         if index % 3 == 0:
+            *rest, bias, multiplier, shift = (array.copy() for array in case.arrays)
             bias[:: 1 + index % 2], shift[:] = FAR[index % len(FAR)], -24
-        attrs = replace(case.attrs, y_zero=ZEROS[index % len(ZEROS)])  # type: ignore[call-arg]
-        made.append(replace(case, attrs=attrs, arrays=(*rest, bias, multiplier, shift)))
+            made.append(replace(case, arrays=(*rest, bias, multiplier, shift)))
     return made
 
 
