@@ -23,7 +23,8 @@ def _expr(node: Any) -> Expr:
         return Expr(str(int(node.value)))
     if kind == "Var":
         return Expr(str(node.name), variables=frozenset([str(node.name)]))
-    sign = {"Add": "+", "Sub": "-", "Mul": "*", "Div": "/", "LT": "<", "LE": "<=", "GT": ">", "GE": ">="}[kind]
+    sign = {"Add": "+", "Sub": "-", "Mul": "*", "Div": "/", "FloorDiv": "//", "RShift": ">>"}.get(kind)
+    sign = sign or {"LT": "<", "LE": "<=", "GT": ">", "GE": ">="}[kind]
     left, right = _expr(node.a), _expr(node.b)
     return Expr(f"({left.text} {sign} {right.text})", variables=left.variables | right.variables)
 
@@ -78,6 +79,23 @@ def test_a_bound_stands_for_its_comparison(factor: int, start: int) -> None:
             ran = list(range(_value(loop.low, outer), _value(loop.high, outer)))
             holds = _expr(condition).text
             assert ran == [v for v in range(EXTENT) if eval(holds, {"u": outer, "v": v})], (holds, outer, loop)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("start", range(-4, 5))
+def test_a_bound_stands_for_a_comparison_that_is_divided(start: int, turned: bool) -> None:
+    """TVM divides by what all terms share; a dividend may be negative but for C's own division."""
+    two, three = tirx.const(2, "int32"), tirx.const(3, "int32")
+    for quotient in (tirx.FloorDiv(V - 2, three), tirx.RShift(V - 3, two), tirx.Div(V, three)):
+        difference = OUTER * 2 + start - quotient if turned else quotient + OUTER * 2 + start
+        for compare in (tirx.GE, tirx.GT):
+            condition = compare(difference, tirx.const(0, "int32"))
+            loop = _bounded(condition)
+            assert loop.body == [Line("work();")], "no test is left"
+            for outer in range(-3, 4):
+                ran = list(range(_value(loop.low, outer), _value(loop.high, outer)))
+                holds = _expr(condition).text
+                assert ran == [v for v in range(EXTENT) if eval(holds, {"u": outer, "v": _C(v)})], (holds, outer, loop)
 
 
 def test_what_does_not_depend_on_a_loop_is_tested_before_it() -> None:

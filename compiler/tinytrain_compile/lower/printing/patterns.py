@@ -32,6 +32,7 @@ def _limits(condition: ir.Expr, expr: Print) -> Iterator[tuple[str, Limit]]:
     difference = _not_negative(condition)
     if difference is None:
         return
+    difference = _undivided(difference)
     for var in variables(difference):
         found = sym.detect_linear_equation(difference, [var])
         if found and isinstance(found[0], tirx.IntImm) and int(found[0]):
@@ -50,6 +51,38 @@ def _not_negative(condition: ir.Expr) -> ir.Expr | None:
     below = isinstance(condition, tirx.LT | tirx.LE)
     low, high = (condition.a, condition.b) if below else (condition.b, condition.a)
     return high - low - (1 if isinstance(condition, tirx.LT | tirx.GT) else 0)
+
+
+def _undivided(difference: ir.Expr) -> ir.Expr:
+    """Return a number that has the sign of this one, without its only quotient.
+
+    TVM divides both sides of a comparison by what all terms share: of row + 4 tap >= 4 it makes row / 4 + tap >= 1.
+    """
+    terms = list(_terms(difference, 1))
+    quotients = [(*parts, factor) for term, factor in terms if (parts := _quotient(term)) is not None]
+    if len(quotients) != 1:
+        return difference
+    value, divisor, sign = quotients[0]
+    rest: Any = sum((term * factor for term, factor in terms if _quotient(term) is None), tirx.const(0, "int32"))
+    return value + rest * divisor if sign > 0 else rest * divisor + (divisor - 1) - value
+
+
+def _terms(value: ir.Expr, sign: int) -> Iterator[tuple[ir.Expr, int]]:
+    if isinstance(value, tirx.Add | tirx.Sub):
+        yield from _terms(value.a, sign)
+        yield from _terms(value.b, sign if isinstance(value, tirx.Add) else -sign)
+    else:
+        yield value, sign
+
+
+def _quotient(value: ir.Expr) -> tuple[ir.Expr, int] | None:
+    """Return (dividend, divisor) of a division by a number that rounds down, as that of a loop's variable does."""
+    rounds_down = isinstance(value, tirx.FloorDiv) or (isinstance(value, tirx.Div) and isinstance(value.a, ir.Var))
+    if rounds_down and isinstance(value.b, tirx.IntImm):
+        return value.a, int(value.b)
+    if isinstance(value, tirx.RShift) and isinstance(value.b, tirx.IntImm):
+        return value.a, 1 << int(value.b)
+    return None
 
 
 # ---- runs of weights -------------------------------------------------------------------------------------------------
