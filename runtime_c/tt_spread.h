@@ -147,22 +147,28 @@ static inline TT_ALWAYS void tt_spread_store(int8_t *y, int32_t at, const int32_
 static inline TT_ALWAYS void tt_spread_row(int8_t *y, int32_t at, const int16_t *first, const int16_t *taps, tt_axis across,
     tt_window of, tt_spread_tile tile, int32_t rows, int32_t below, int32_t pitch, tt_spread_ends ends)
 {
-    const int32_t run = 4 * (of.tall / 2 + 1), gap = across.maps * rows, border = tile.wide - 1;
-    int32_t from = of.flat, behind = of.flat; /* columns of taps from the first to the last that meet the image */
+    const int32_t run = 4 * (of.tall / 2 + 1), border = tile.wide - 1, last = (of.flat - 1) * across.maps - across.pad;
+    const int16_t *tap = taps + of.flat * run, *end = tap; /* columns of taps that meet the image, from the first on */
+    const int16_t *pixel = first + (last + across.maps + border) * rows;
+    int32_t before = last + border, behind = last - across.in; /* how far the next one is in the image, the last one beyond */
     for (int32_t column = 0; column < across.out; column += tile.wide, at += tile.wide * across.out_step) {
-        const int32_t left = column - across.pad, beside = across.out % tile.wide == 0 ? tile.wide : across.out - column;
+        const int32_t beside = across.out % tile.wide == 0 ? tile.wide : across.out - column;
         int32_t sums[4] = {0, 0, 0, 0};
-        while (from > 0 && left + (from - 1) * across.maps + border >= 0) {
-            from -= 1;
+        for (; tap > taps && before >= 0; before -= across.maps) {
+            tap -= run;
+            pixel -= across.maps * rows;
         }
-        while (behind > 0 && left + (behind - 1) * across.maps >= across.in) {
-            behind -= 1;
+        for (; end > taps && behind >= 0; behind -= across.maps) {
+            end -= run;
         }
-        const int16_t *pixel = first + ((left + border) * rows + from * gap), *tap = taps + from * run;
-        for (const int16_t *const end = taps + behind * run; tap < end; tap += run, pixel += gap) {
-            tt_spread_column(sums, pixel, tap, of, tile, rows);
+        const int16_t *own = pixel;
+        for (const int16_t *own_tap = tap; own_tap < end; own_tap += run, own += across.maps * rows) {
+            tt_spread_column(sums, own, own_tap, of, tile, rows);
         }
         tt_spread_store(y, at, sums, tile, below, beside, pitch, across.out_step, ends);
+        before += tile.wide;
+        behind += tile.wide;
+        pixel += tile.wide * rows;
     }
 }
 
