@@ -15,10 +15,10 @@ import pytest
 
 from testing.ops.case import Case
 from tinytrain_compile.files.resources import data_dir
-from tinytrain_compile.ir.kernels import Kernel, KernelSet
+from tinytrain_compile.ir.kernels import Kernel, KernelCache, KernelSet
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower import share_kernels
-from tinytrain_compile.lower.kernels import SIZE, SPEED, InstructionSet, KernelContext
+from tinytrain_compile.lower.kernels import KERNELS, SIZE, SPEED, InstructionSet, KernelContext
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops import op_def, run_node
 from tinytrain_compile.ops.base import Overlap, alias_of
@@ -52,6 +52,8 @@ INCLUDED = (
 )
 EXACT = ("Dequantize", "DequantizeError", *LOSSES)
 """Ops with float outputs that equal their reference to the bit however they are compiled."""
+KEPT = KernelCache(limit=8192)
+"""Kernels that the tests of a process share: many build the same cases."""
 GUARD = 64
 """Bytes on both sides of every buffer that a kernel must leave alone."""
 
@@ -70,6 +72,16 @@ class Built:
     """How many it takes the first and the last of; 0: none."""
 
 
+def lowered(node: Node, name: str, context: KernelContext, in_turns: bool = False, kept: KernelCache = KEPT) -> Kernel:
+    """The kernel of a node; equal nodes are lowered once.
+
+    kept: a cache of its own for a test that changes how kernels are lowered, other than by KERNELS and OPS.
+    """
+    rules = op_def(node.op), KERNELS.get(node.op)  # tests replace them
+    key = node.op, repr(node.attrs), node.inputs, node.outputs, context, in_turns, rules
+    return kept.get(key, lambda: lower_node(node, name, context, in_turns)).named(name)
+
+
 def build(
     cases: Sequence[Case],
     folder: Path,
@@ -81,18 +93,19 @@ def build(
     change: Callable[[str], str] = lambda source: source,
     in_turns: bool = False,
     dsp: bool = False,
+    kept: KernelCache = KEPT,
 ) -> list[Built]:
     """Lower and compile a kernel per case, for a core with an FPU or without.
 
     small: small kernels, which share functions as those of a project do. change: applied to the kernels' C text.
     in_turns: kernels that can be called for some turns of their longest loop. dsp: the forms of cores with SMLAD, in
-    their plain C.
+    their plain C. kept: see `lowered`.
     """
     nodes = [case.node() for case in cases]
     pairs = float_pairs and fpu and not float_vectors
     isa = InstructionSet(fpu, dsp=dsp, float_vectors=float_vectors, float_pairs=pairs)
     context = KernelContext(isa, SIZE if small else SPEED)
-    kernels = [lower_node(node, f"k{i}", context, in_turns) for i, node in enumerate(nodes)]
+    kernels = [lowered(node, f"k{i}", context, in_turns, kept) for i, node in enumerate(nodes)]
     turns = [kernel.turns for kernel in kernels]
     known = share_kernels(KernelSet(tuple(kernels), {kernel.name: kernel.name for kernel in kernels}), "k")
     functions = {kernel.name: kernel for kernel in known.kernels}
