@@ -81,18 +81,20 @@ def _spread(cases: Sequence[str], count: int) -> list[str]:
     return [cases[round(i * (len(cases) - 1) / max(count - 1, 1))] for i in range(count)]
 
 
-def in_order(node_ids: Iterable[str], costs: Costs, first: Sequence[str] = ()) -> list[int]:
+def in_order(node_ids: Iterable[str], costs: Costs, first: Sequence[str] = (), dear_first: bool = False) -> list[int]:
     """Order tests so that files with cheap cases come first: positions in `node_ids`. Unknown files come last.
 
-    first: folders below tests/ that go before all others, in this order.
+    first: folders below tests/ that go before all others, in this order. dear_first: the other way round, so that
+    workers that share the tests (--dist worksteal) end at the same time.
     """
     price: dict[str, float] = {}
     for file, tests in costs.items():
         cases = sum(count for _, count in tests.values())
         price[file] = sum(cost for cost, _ in tests.values()) / cases if cases else 0.0
+    sign = -1.0 if dear_first else 1.0
     files = [split_name(node_id)[0] for node_id in node_ids]
     folders = [first.index(folder) if (folder := file.split("/")[0]) in first else len(first) for file in files]
-    return sorted(range(len(files)), key=lambda i: (folders[i], price.get(files[i], float("inf")), files[i], i))
+    return sorted(range(len(files)), key=lambda i: (folders[i], sign * price.get(files[i], float("inf")), files[i], i))
 
 
 def measured(seconds: Mapping[str, float]) -> Costs:

@@ -20,7 +20,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write tests/golden anew from what the code makes")
-    parser.addoption("--tier", choices=("fast", "more"), help="tests of make test, cheap ones first, or all others")
+    parser.addoption("--tier", choices=("fast", "more"), help="tests of make test, cheap ones first, or others")
     parser.addoption("--first", default="", help="with --tier: folders below tests/ to begin with, joined by commas")
     parser.addoption("--record-durations", action="store_true", help="write tests/durations.json from what was run")
 
@@ -41,7 +41,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = [item for item in items if (item.nodeid in later) == (tier == "more")]
     config.hook.pytest_deselected(items=[item for item in items if (item.nodeid in later) != (tier == "more")])
     first = str(config.getoption("--first")).split(",")
-    items[:] = [chosen[i] for i in tiers.in_order([item.nodeid for item in chosen], tiers.read_costs(), first)]
+    order = tiers.in_order([item.nodeid for item in chosen], tiers.read_costs(), first, dear_first=tier == "more")
+    items[:] = [chosen[i] for i in order]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
