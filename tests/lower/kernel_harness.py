@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from testing.ops.case import Case
-from tinytrain_compile.files.resources import data_dir
+from tinytrain_compile.emit.project import directly_used
+from tinytrain_compile.files.resources import data_dir, runtime_headers
 from tinytrain_compile.ir.kernels import Kernel, KernelCache, KernelSet
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower import share_kernels
@@ -29,27 +30,6 @@ C_FLAGS = (
     *("-Wall", "-Wextra", "-Wconversion", "-Wsign-conversion", "-Wshadow", "-Werror"),
 )
 
-INCLUDED = (
-    *(
-        "tt_clip.h",
-        "tt_sign.h",
-        "tt_clip_int8.h",
-        "tt_exponents.h",
-        "tt_dsp_rows.h",
-        "tt_dense.h",
-        "tt_conv.h",
-        "tt_few.h",
-        "tt_large_tiles.h",
-        "tt_errors.h",
-        "tt_depthwise.h",
-        "tt_dense_momentum.h",
-        "tt_dense_update.h",
-        "tt_float_pairs.h",
-        "tt_pool.h",
-        "tt_mve_float.h",
-    ),
-    *("tt_qloss.h", "stdbool.h"),
-)
 EXACT = ("Dequantize", "DequantizeError", *LOSSES)
 """Ops with float outputs that equal their reference to the bit however they are compiled."""
 KEPT = KernelCache(limit=8192)
@@ -111,10 +91,8 @@ def build(
     functions = {kernel.name: kernel for kernel in known.kernels}
     numbers = [known.tables[known.numbers[k.name]] if k.name in known.numbers else () for k in kernels]
     kernels = [functions[known.calls[kernel.name]] for kernel in kernels]
-    text = "".join(f'#include "{name}"\n' for name in INCLUDED) + "".join(
-        f"{kernel.declaration}\n{change(kernel.source)}" for kernel in known.kernels
-    )
-    (folder / "kernels.c").write_text(text)
+    text = "".join(f"{kernel.declaration}\n{change(kernel.source)}" for kernel in known.kernels)
+    (folder / "kernels.c").write_text(with_headers(text))
     command = [
         "gcc",
         *C_FLAGS,
@@ -132,6 +110,12 @@ def build(
     library = ctypes.CDLL(str(folder / "kernels.so"))
     rows = zip(cases, nodes, kernels, numbers, turns, strict=True)
     return [Built(case, node, kernel, library, row, count) for case, node, kernel, row, count in rows]
+
+
+def with_headers(text: str) -> str:
+    """The C of kernels behind the headers that it needs."""
+    included = ("tt_runtime.h", *directly_used([text], runtime_headers()))
+    return "".join(f'#include "{name}"\n' for name in included) + text
 
 
 def in_groups(ops: Iterable[str], size: int = 6) -> list[Any]:
