@@ -27,7 +27,7 @@ test: setup check fast ## Set up, then every check and the tests that find most 
 check: $(STAMP) ## Format, lint, types, import rules, words
 	$(BIN)/ruff format --check compiler tests testing examples scripts benchmarks
 	$(BIN)/ruff check compiler tests testing examples scripts benchmarks
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pyright
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pyright --threads 2
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/import_circles.py
 	$(BIN)/python scripts/sizes.py
