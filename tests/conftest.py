@@ -41,7 +41,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = [item for item in items if (item.nodeid in later) == (tier == "more")]
     config.hook.pytest_deselected(items=[item for item in items if (item.nodeid in later) != (tier == "more")])
     first = str(config.getoption("--first")).split(",")
-    order = tiers.in_order([item.nodeid for item in chosen], tiers.read_costs(), first, dear_first=tier == "more")
+    names, turned = [item.nodeid for item in chosen], tiers.TURNED if tier == "fast" else 0
+    order = tiers.in_order(names, tiers.read_costs(), first, dear_first=tier == "more", turned=turned)
     items[:] = [chosen[i] for i in order]
 
 
