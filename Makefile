@@ -27,7 +27,7 @@ test: setup check fast ## Set up, then every check and the tests that find most 
 check: $(STAMP) ## Format, lint, types, import rules, words
 	$(BIN)/ruff format --check compiler tests testing examples scripts benchmarks
 	$(BIN)/ruff check compiler tests testing examples scripts benchmarks
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pyright
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pyright --threads 2
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/import_circles.py
 	$(BIN)/python scripts/sizes.py
@@ -41,7 +41,7 @@ fast: $(STAMP)
 
 test-more: $(STAMP) ## All other tests (tests/tiers.toml says which), but the long forms of some (make slow)
 	@RISCV=1 sh scripts/install_tools.sh
-	$(BIN)/python -m pytest -n 2 --tier more
+	$(BIN)/python -m pytest -n 2 --dist worksteal --tier more
 
 durations: $(STAMP) ## Run all tests, one at a time, and record their CPU seconds in tests/durations.json
 	$(BIN)/python -m pytest -n 1 --record-durations

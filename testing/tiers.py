@@ -20,6 +20,8 @@ Kept = int | list[str]
 """How many cases of a test stay in `make test`, or words that the names of those contain; 0: none does."""
 Costs = dict[str, dict[str, tuple[float, int]]]
 """File -> test -> CPU seconds of all its cases, number of cases."""
+TURNED = 40
+"""Files of `make test` whose order is turned round: else one worker waits half a minute for the other's last test."""
 SLOW_SECONDS, SLOWER = 6.0, 2.0
 """A test of `make test` is reported if it needs more than so many CPU seconds, and so many times what is recorded."""
 
@@ -81,18 +83,30 @@ def _spread(cases: Sequence[str], count: int) -> list[str]:
     return [cases[round(i * (len(cases) - 1) / max(count - 1, 1))] for i in range(count)]
 
 
-def in_order(node_ids: Iterable[str], costs: Costs, first: Sequence[str] = ()) -> list[int]:
+def in_order(
+    node_ids: Iterable[str],
+    costs: Costs,
+    first: Sequence[str] = (),
+    dear_first: bool = False,
+    turned: int = 0,
+) -> list[int]:
     """Order tests so that files with cheap cases come first: positions in `node_ids`. Unknown files come last.
 
-    first: folders below tests/ that go before all others, in this order.
+    first: folders below tests/ that go before all others, in this order. dear_first: the other way round.
+    turned: of so many files at the end the dear ones come first, so that workers end at the same time.
     """
     price: dict[str, float] = {}
     for file, tests in costs.items():
         cases = sum(count for _, count in tests.values())
         price[file] = sum(cost for cost, _ in tests.values()) / cases if cases else 0.0
+    sign = -1.0 if dear_first else 1.0
     files = [split_name(node_id)[0] for node_id in node_ids]
     folders = [first.index(folder) if (folder := file.split("/")[0]) in first else len(first) for file in files]
-    return sorted(range(len(files)), key=lambda i: (folders[i], price.get(files[i], float("inf")), files[i], i))
+    keys = [(folders[i], sign * price.get(file, float("inf")), file, i) for i, file in enumerate(files)]
+    order = sorted(range(len(files)), key=keys.__getitem__)
+    last = list(dict.fromkeys(files[i] for i in reversed(order)))[:turned]
+    ending = [i for file in last for i in order if files[i] == file]
+    return [*(i for i in order if files[i] not in last), *ending]
 
 
 def measured(seconds: Mapping[str, float]) -> Costs:

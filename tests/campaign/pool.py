@@ -29,18 +29,18 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 class Worker:
     """One process, made when it is needed."""
 
-    def __init__(self, kinds: Mapping[str, Kind], seed: int, folder: Path, cpu_s: float, idle_s: float) -> None:
-        self._kinds, self._seed, self._folder, self._cpu_s, self._idle_s = kinds, seed, folder, cpu_s, idle_s
+    def __init__(self, kinds: Mapping[str, Kind], folder: Path, cpu_s: float = CPU_S, idle_s: float = IDLE_S) -> None:
+        self._kinds, self._folder, self._cpu_s, self._idle_s = kinds, folder, cpu_s, idle_s
         self._process: SpawnProcess | None = None
         self._done = 0
 
-    def attempt(self, kind: str, index: int) -> Result:
+    def attempt(self, kind: str, seed: int, index: int) -> Result:
         """One case; a problem if the process does not survive it."""
         if self._done == CASES:
             self.end()
         process = self._process or self._begin()
         pid = process.pid or 0
-        self._connection.send((kind, index))
+        self._connection.send((kind, seed, index))
         start = moved = _cpu_s(pid)
         since = time.monotonic()
         while not self._connection.poll(1.0):
@@ -81,7 +81,7 @@ class Worker:
         self._folder.mkdir(parents=True)
         context = get_context("spawn")
         self._connection, other = context.Pipe()
-        process = context.Process(target=serve, args=(other, self._kinds, self._seed, self._folder))
+        process = context.Process(target=serve, args=(other, self._kinds, self._folder))
         process.start()
         other.close()
         self._process, self._done = process, 0
@@ -108,12 +108,13 @@ def run_cases(
                 case = next(left, None)
             if case is None:
                 return
-            result = worker.attempt(*case)
+            name, index = case
+            result = worker.attempt(name, seed, index)
             with lock:
                 report(result)
 
     with tempfile.TemporaryDirectory(prefix="campaign-") as name:
-        workers = [Worker(kinds, seed, Path(name) / str(job), cpu_s, idle_s) for job in range(jobs)]
+        workers = [Worker(kinds, Path(name) / str(job), cpu_s, idle_s) for job in range(jobs)]
         threads = [threading.Thread(target=work, args=(worker,), daemon=True) for worker in workers]
         for thread in threads:
             thread.start()

@@ -29,8 +29,8 @@ ADDRESS_SPACE = 6 << 30
 """Keeps the machine alive: a case that asks for more gets a MemoryError, and that is an internal error."""
 
 
-def serve(connection: Connection, kinds: Mapping[str, Kind], seed: int, folder: Path) -> None:
-    """Say "ready", then answer every (kind, number) with a Result, until the other side closes."""
+def serve(connection: Connection, kinds: Mapping[str, Kind], folder: Path) -> None:
+    """Say "ready", then answer every (kind, seed, number) with a Result, until the other side closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)  # where a case hangs, nobody would see that the rest is gone
     _, most = resource.getrlimit(resource.RLIMIT_AS)
@@ -44,7 +44,7 @@ def serve(connection: Connection, kinds: Mapping[str, Kind], seed: int, folder: 
     with contextlib.suppress(EOFError):
         connection.send("ready")
         while True:
-            name, index = connection.recv()
+            name, seed, index = connection.recv()
             connection.send(_attempt(kinds[name], seed, index, folder, noise))
 
 

@@ -295,11 +295,22 @@ def test_mcunet_99kb_in_256kb(tmp_path: Path) -> None:
 @pytest.mark.qemu
 @pytest.mark.parametrize(
     ("name", "scheme_name", "arena"),
-    [("proxyless-w0.3-qdq", "proxyless-w0.3-98kb", "256KB"), ("mbv2-w0.35-qdq", "mbv2-w0.35-99kb", "320KB")],
+    [
+        ("proxyless-w0.3-qdq", "proxyless-w0.3-98kb", "256KB"),
+        pytest.param("mbv2-w0.35-qdq", "mbv2-w0.35-99kb", "320KB", marks=pytest.mark.slow),
+    ],
 )
 def test_fresh_heads_of_mobile_networks(name: str, scheme_name: str, arena: str, tmp_path: Path) -> None:
     memory = real_report(tmp_path, name, scheme_name, arena, "--classes", "10")["memory"]
     assert memory["arena_bytes"] <= int(arena.removesuffix("KB")) * 1024
+
+
+@needs_shared
+def test_a_plan_of_a_mobile_network_with_a_fresh_head_fits() -> None:
+    """The other one, which trains in `make slow`; its float32 form trains in test_real_models.py."""
+    flags = ("--update", SHARED / "schemes" / "mbv2-w0.35-99kb.toml", "--classes", "10", "--target", "cortex-m7")
+    out = int8(SHARED / "models" / "mbv2-w0.35-qdq.onnx", *flags, "--arena", "320KB", "--dry-run").check_success().out
+    assert int(re.findall(r"\nRAM +([\d,]+) B", out)[0].replace(",", "")) <= 320 * 1024
 
 
 def test_a_few_bytes_short_sr8_is_a_way_out(calibrated: tuple[str, str], tmp_path: Path) -> None:

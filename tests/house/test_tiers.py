@@ -45,6 +45,9 @@ def test_cheap_files_come_first_and_unknown_ones_last() -> None:
     costs: Costs = {"a.py": {"test_a": (9.0, 3)}, "b.py": {"test_b": (4.0, 2)}}
     names = ["tests/new.py::test_n", "tests/a.py::test_a[1]", "tests/b.py::test_b[1]", "tests/b.py::test_b[2]"]
     assert tiers.in_order(names, costs) == [2, 3, 1, 0]
+    assert tiers.in_order(names, costs, dear_first=True) == [0, 1, 2, 3]
+    assert tiers.in_order(names, costs, turned=2) == [2, 3, 0, 1]
+    assert tiers.in_order(names, costs, turned=9) == [0, 1, 2, 3]
 
 
 def test_folders_that_are_named_come_first() -> None:

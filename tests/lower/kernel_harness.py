@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 from testing.ops.case import Case
-from tinytrain_compile.files.resources import data_dir
-from tinytrain_compile.ir.kernels import Kernel, KernelSet
+from tinytrain_compile.emit.project import directly_used
+from tinytrain_compile.files.resources import data_dir, runtime_headers
+from tinytrain_compile.ir.kernels import Kernel, KernelCache, KernelSet
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower import share_kernels
-from tinytrain_compile.lower.kernels import SIZE, SPEED, InstructionSet, KernelContext
+from tinytrain_compile.lower.kernels import KERNELS, SIZE, SPEED, InstructionSet, KernelContext
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops import op_def, run_node
 from tinytrain_compile.ops.base import Overlap, alias_of
@@ -29,30 +30,10 @@ C_FLAGS = (
     *("-Wall", "-Wextra", "-Wconversion", "-Wsign-conversion", "-Wshadow", "-Werror"),
 )
 
-INCLUDED = (
-    *(
-        "tt_clip.h",
-        "tt_sign.h",
-        "tt_clip_int8.h",
-        "tt_exponents.h",
-        "tt_dsp_rows.h",
-        "tt_dense.h",
-        "tt_conv.h",
-        "tt_few.h",
-        "tt_large_tiles.h",
-        "tt_errors.h",
-        "tt_depthwise.h",
-        "tt_spread.h",
-        "tt_dense_momentum.h",
-        "tt_dense_update.h",
-        "tt_float_pairs.h",
-        "tt_pool.h",
-        "tt_mve_float.h",
-    ),
-    *("tt_qloss.h", "stdbool.h"),
-)
 EXACT = ("Dequantize", "DequantizeError", *LOSSES)
 """Ops with float outputs that equal their reference to the bit however they are compiled."""
+KEPT = KernelCache(limit=8192)
+"""Kernels that the tests of a process share: many build the same cases."""
 GUARD = 64
 """Bytes on both sides of every buffer that a kernel must leave alone."""
 
@@ -71,6 +52,16 @@ class Built:
     """How many it takes the first and the last of; 0: none."""
 
 
+def lowered(node: Node, name: str, context: KernelContext, in_turns: bool = False, kept: KernelCache = KEPT) -> Kernel:
+    """The kernel of a node; equal nodes are lowered once.
+
+    kept: a cache of its own for a test that changes how kernels are lowered, other than by KERNELS and OPS.
+    """
+    rules = op_def(node.op), KERNELS.get(node.op)  # tests replace them
+    key = node.op, repr(node.attrs), node.inputs, node.outputs, context, in_turns, rules
+    return kept.get(key, lambda: lower_node(node, name, context, in_turns)).named(name)
+
+
 def build(
     cases: Sequence[Case],
     folder: Path,
@@ -82,27 +73,26 @@ def build(
     change: Callable[[str], str] = lambda source: source,
     in_turns: bool = False,
     dsp: bool = False,
+    kept: KernelCache = KEPT,
 ) -> list[Built]:
     """Lower and compile a kernel per case, for a core with an FPU or without.
 
     small: small kernels, which share functions as those of a project do. change: applied to the kernels' C text.
     in_turns: kernels that can be called for some turns of their longest loop. dsp: the forms of cores with SMLAD, in
-    their plain C.
+    their plain C. kept: see `lowered`.
     """
     nodes = [case.node() for case in cases]
     pairs = float_pairs and fpu and not float_vectors
     isa = InstructionSet(fpu, dsp=dsp, float_vectors=float_vectors, float_pairs=pairs)
     context = KernelContext(isa, SIZE if small else SPEED)
-    kernels = [lower_node(node, f"k{i}", context, in_turns) for i, node in enumerate(nodes)]
+    kernels = [lowered(node, f"k{i}", context, in_turns, kept) for i, node in enumerate(nodes)]
     turns = [kernel.turns for kernel in kernels]
     known = share_kernels(KernelSet(tuple(kernels), {kernel.name: kernel.name for kernel in kernels}), "k")
     functions = {kernel.name: kernel for kernel in known.kernels}
     numbers = [known.tables[known.numbers[k.name]] if k.name in known.numbers else () for k in kernels]
     kernels = [functions[known.calls[kernel.name]] for kernel in kernels]
-    text = "".join(f'#include "{name}"\n' for name in INCLUDED) + "".join(
-        f"{kernel.declaration}\n{change(kernel.source)}" for kernel in known.kernels
-    )
-    (folder / "kernels.c").write_text(text)
+    text = "".join(f"{kernel.declaration}\n{change(kernel.source)}" for kernel in known.kernels)
+    (folder / "kernels.c").write_text(with_headers(text))
     command = [
         "gcc",
         *C_FLAGS,
@@ -120,6 +110,12 @@ def build(
     library = ctypes.CDLL(str(folder / "kernels.so"))
     rows = zip(cases, nodes, kernels, numbers, turns, strict=True)
     return [Built(case, node, kernel, library, row, count) for case, node, kernel, row, count in rows]
+
+
+def with_headers(text: str) -> str:
+    """The C of kernels behind the headers that it needs."""
+    included = ("tt_runtime.h", *directly_used([text], runtime_headers()))
+    return "".join(f'#include "{name}"\n' for name in included) + text
 
 
 def in_groups(ops: Iterable[str], size: int = 6) -> list[Any]:

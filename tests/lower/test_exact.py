@@ -17,9 +17,9 @@ import pytest
 from testing.ops.cases import Case, cases_of, forms_where, operator_of
 from testing.ops.random_linear import RANDOM_PRODUCTS, random_products
 from testing.ops.random_structure import RANDOM, random_cases
-from tests.lower.kernel_harness import Built, build, in_groups, inplace_pairs, run
+from tests.lower.kernel_harness import KEPT, Built, build, compare, in_groups, inplace_pairs, lowered, run
+from tinytrain_compile.ir.kernels import KernelCache
 from tinytrain_compile.lower.kernels import KERNELS, InstructionSet, KernelContext, base
-from tinytrain_compile.lower.lower import LowerOptions, lower_nodes
 from tinytrain_compile.ops import OPS, exact, run_node
 from tinytrain_compile.ops.fused_update import FUSED_UPDATE, INTEGER_UPDATES, FusedUpdateAttrs
 from tinytrain_compile.ops.interpreter import run_nodes
@@ -96,8 +96,10 @@ def same_bits(built: Built, got: Sequence[np.ndarray]) -> bool:
     return all(a.dtype == b.dtype and np.array_equal(_bits(a), _bits(b)) for a, b in zip(got, wanted, strict=True))
 
 
-def _check(cases: list[Case], folder: Path, fpu: bool, flags: Sequence[str]) -> None:
-    for built in build(cases, folder, fpu, flags):
+def _check(cases: list[Case], folder: Path, fpu: bool) -> None:
+    """Equal to the exact reference, and so near to the one that training is verified with."""
+    for built in build(cases, folder, fpu):
+        compare(built, run(built))
         for case in variants(built.case):
             one = replace(built, case=case)
             for pair in (None, *inplace_pairs(one)):
@@ -110,12 +112,12 @@ def _check(cases: list[Case], folder: Path, fpu: bool, flags: Sequence[str]) -> 
 def test_kernel_equals_the_exact_reference(ops: Sequence[str], tmp_path: Path) -> None:
     cases = {op: all_cases(op) for op in ops}
     assert min(map(len, cases.values())) >= CASES
-    _check([case for some in cases.values() for case in some], tmp_path, True, ())
+    _check([case for some in cases.values() for case in some], tmp_path, fpu=True)
 
 
 @pytest.mark.parametrize("ops", in_groups(TILED))
 def test_kernel_for_a_core_without_fpu_equals_it_too(ops: Sequence[str], tmp_path: Path) -> None:
-    _check([case for op in ops for case in all_cases(op)], tmp_path, False, ())
+    _check([case for op in ops for case in all_cases(op)], tmp_path, fpu=False)
 
 
 @pytest.mark.parametrize("op", sorted(set(COMPUTED) - set(TILED)))
@@ -125,9 +127,8 @@ def test_other_kernels_are_the_same_without_fpu(op: str) -> None:
         assert texts[0] == texts[1]
 
 
-def _source(case: Case, fpu: bool) -> str:
-    options = LowerOptions("p", KernelContext(InstructionSet(fpu)))
-    return lower_nodes([case.node()], options).kernels[0].source
+def _source(case: Case, fpu: bool, kept: KernelCache = KEPT) -> str:
+    return lowered(case.node(), "k", KernelContext(InstructionSet(fpu)), kept=kept).source
 
 
 def test_a_view_is_exact() -> None:
@@ -152,8 +153,8 @@ def _equal(built: Built) -> bool:
     return all(same_bits(one, run(one)) for one in ones)
 
 
-def _noticed(cases: list[Case], folder: Path) -> bool:
-    return not all(_equal(built) for built in build(cases, folder, True))
+def _noticed(cases: list[Case], folder: Path, kept: KernelCache = KEPT) -> bool:
+    return not all(_equal(built) for built in build(cases, folder, True, kept=kept))
 
 
 ROUNDED = [form for form in FUSED if attrs_of(cases_of(form, 1)[0].node(), FusedUpdateAttrs).update in INTEGER_UPDATES]
@@ -162,14 +163,20 @@ ROUNDED = [form for form in FUSED if attrs_of(cases_of(form, 1)[0].node(), Fused
 
 @pytest.mark.parametrize("op", COMPUTED)
 def test_a_fused_multiply_add_is_noticed(op: str, tmp_path: Path) -> None:
+    """One of the first cases fuses if any case does, and then its bits differ."""
     cases = all_cases(op)
-    fuses = [bool(re.search(r"TT_FMA|tt_fma_|tt_(exp|tanh|sigmoid|erf|pow)f\(", _source(case, True))) for case in cases]
+    fuses = [_fuses(case) for case in cases[:CASES]]
     if not any(fuses):  # nothing fused is nothing else than what the tests above have run
+        assert op in ROUNDED or not any(map(_fuses, cases[CASES:]))
         assert not any(operator_of(op).macs(case.node()) for case in cases), "multiply-accumulates that are not fused"
         return
-    built = list(zip(build(cases[:CASES], tmp_path, True, FMA), fuses, strict=False))
+    built = list(zip(build(cases[:CASES], tmp_path, True, FMA), fuses, strict=True))
     assert all(_equal(one) for one, fused in built if not fused)
     assert op in ROUNDED or not all(_equal(one) for one, fused in built if fused)
+
+
+def _fuses(case: Case) -> bool:
+    return bool(re.search(r"TT_FMA|tt_fma_|tt_(exp|tanh|sigmoid|erf|pow)f\(", _source(case, True)))
 
 
 def _backwards(terms: Any) -> Any:
@@ -224,10 +231,10 @@ def test_a_kernel_with_other_loops_is_noticed(op: str, tmp_path: Path, monkeypat
 
     for module in _modules("lower.kernels.float32", "total"):
         monkeypatch.setattr(module, "total", turned)
-    cases = all_cases(op)
+    cases, kept = all_cases(op), KernelCache()
     for case in cases[:3]:
-        _source(case, True)
-    assert not several or _noticed(cases, tmp_path)
+        _source(case, True, kept)
+    assert not several or _noticed(cases, tmp_path, kept)
 
 
 @pytest.mark.parametrize("op", ["Gemm", "Conv", "Softmax", "MeanSquaredError", "AveragePool", "Tanh"])

@@ -12,6 +12,7 @@ import pytest
 
 from testing.ops.cases import cases_of, operator_of
 from tests.lower.kernel_harness import Memory, build, compare, inplace_pairs, run
+from tinytrain_compile.ir.kernels import KernelCache
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels import KERNELS, KernelContext
 from tinytrain_compile.lower.kernels.base import KernelSpec, call_int, i32
@@ -94,7 +95,7 @@ def test_a_broken_integer_kernel_is_noticed(
     break_it(op, monkeypatch)
     masked = [case for case in cases_of(op)[:12] if not hasattr(case.attrs, "mask") or case.attrs.mask.kind]  # type: ignore[attr-defined]
     wrong = 0
-    for built in build(masked, tmp_path, fpu=True):
+    for built in build(masked, tmp_path, fpu=True, kept=KernelCache()):
         try:
             compare(built, run(built))
         except AssertionError:

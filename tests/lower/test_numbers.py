@@ -13,7 +13,7 @@ import pytest
 
 from testing.ops.case import Case
 from testing.ops.cases import cases_of
-from tests.lower.kernel_harness import C_FLAGS, INCLUDED, Built, compare, run
+from tests.lower.kernel_harness import C_FLAGS, Built, compare, run, with_headers
 from tinytrain_compile.files.resources import data_dir
 from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.types import Node
@@ -82,9 +82,8 @@ def test_a_shared_kernel_computes_what_each_layers_own_does(op: str, core: Instr
 
 
 def built(known: KernelSet, folder: Path) -> ctypes.CDLL:
-    text = "".join(f'#include "{name}"\n' for name in INCLUDED)
-    text += "".join(f"{kernel.declaration}\n{kernel.source}" for kernel in known.kernels)
-    (folder / "kernels.c").write_text(text)
+    text = "".join(f"{kernel.declaration}\n{kernel.source}" for kernel in known.kernels)
+    (folder / "kernels.c").write_text(with_headers(text))
     command = ["gcc", *C_FLAGS, "-shared", "-fPIC", f"-I{data_dir('runtime_c')}", "-o", "kernels.so", "kernels.c"]
     subprocess.run([*command, "-lm"], cwd=folder, check=True)
     return ctypes.CDLL(str(folder / "kernels.so"))

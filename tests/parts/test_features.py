@@ -15,6 +15,7 @@ from testing.networks import models
 from testing.networks.chains import random_chain
 from testing.places import ROOT
 from tests.e2e import chain
+from tests.e2e.exact import DIFFERENT
 from tests.e2e.marks import needs_qemu
 from tests.emit.test_generated_c import NUMERIC, SANITIZED, STRICT, build, call, needs_gcc, sources
 from tests.quantize import nets
@@ -126,8 +127,10 @@ def test_there_are_none_where_the_first_layer_is_trained() -> None:
 
 @pytest.mark.qemu
 @needs_qemu
-@pytest.mark.parametrize("board", chain.BOARDS)
-@pytest.mark.parametrize("name", ["residual, adam", "int8 batch"])
+@pytest.mark.parametrize(
+    ("name", "board"),
+    [*(("residual, adam", board) for board in chain.BOARDS), *(("int8 batch", board) for board in DIFFERENT)],
+)
 def test_the_check_of_a_build_trains_by_both(name: str, board: str) -> None:
     """numpy, host and board, of six steps whose calls go by the sample and by its features in turn."""
     report = chain.check(project(name, board), board, steps=6)

@@ -35,7 +35,7 @@ def entry(layer: str, way: str) -> str:
 
 @pytest.fixture(scope="module")
 def chosen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return report(tmp_path_factory.mktemp("reasons") / "out", "--arena", "16KB", "-v")
+    return report(tmp_path_factory.mktemp("reasons") / "out", "--arena", "18KB", "-v")
 
 
 def test_the_next_way_of_a_layer_does_not_fit(chosen: dict[str, Any], tmp_path: Path) -> None:
@@ -46,10 +46,10 @@ def test_the_next_way_of_a_layer_does_not_fit(chosen: dict[str, Any], tmp_path: 
     for one in against:
         text = "".join(entry(name, one["next_way"] if each is one else each["way"]) for name, each in reasons.items())
         (tmp_path / "more.toml").write_text(text)
-        run(DIGITS, "--update", tmp_path / "more.toml", "--arena", "16KB", "--dry-run").check_error("E0401", 3)
+        run(DIGITS, "--update", tmp_path / "more.toml", "--arena", "18KB", "--dry-run").check_error("E0401", 3)
         assert one["next_gain"] > 0 and one["over_us"] == 0
     (tmp_path / "same.toml").write_text("".join(entry(name, each["way"]) for name, each in reasons.items()))
-    run(DIGITS, "--update", tmp_path / "same.toml", "--arena", "16KB", "--dry-run").check_success()
+    run(DIGITS, "--update", tmp_path / "same.toml", "--arena", "18KB", "--dry-run").check_success()
 
 
 def test_gains_of_layers_add_up(chosen: dict[str, Any]) -> None:
