@@ -348,10 +348,11 @@ static inline float tt_exponent_factor(int32_t exponent)
     return tt_exp2i(tt_clamp(exponent, -126, 127));
 }
 
-/* The bits of the least magnitude that 2^-exponent makes 127.5, which rounds beyond 127. */
+/* The bits of the least magnitude that 2^-exponent makes 127.5, which rounds beyond 127. (The largest factor is 2^127, and
+ * 2^-127 is no normal number, so the edge is made of half of 127.5.) */
 static inline int32_t tt_error_edge(int32_t exponent)
 {
-    return (int32_t)tt_bits(127.5f * tt_exponent_factor(exponent));
+    return (int32_t)tt_bits(63.75f * tt_exponent_factor(exponent + 1));
 }
 
 /* round(g * inverse * factor) in +-127, 0 for NaN; *peak gathers the bits of the largest |g * inverse|. A magnitude below

@@ -98,6 +98,18 @@ def test_c_equals_numpy_twin(name: str, share: int, library: ctypes.CDLL) -> Non
     check(helper, x, call(library, helper, x))
 
 
+def test_errors_near_the_edge_at_every_exponent(library: ctypes.CDLL) -> None:
+    """A magnitude within a factor of 16 of the least one that rounds beyond 127, below the peak; also denormal ones."""
+    rng, exponents = np.random.default_rng(5), np.repeat(np.arange(-135, 136, dtype=np.int32), 200)
+    count = exponents.size
+    of_float = np.clip(exponents + 127 + 7 + rng.integers(-4, 5, count), 0, 254) << 23
+    bits = (
+        (rng.integers(0, 2, count) << 31 | of_float | rng.integers(0, 1 << 23, count)).astype(np.uint32).view(np.int32)
+    )
+    x = np.asarray([bits, exponents, np.full(count, 0x7F000000, np.int32)])
+    check(BY_NAME["quantise_error"], x, call(library, BY_NAME["quantise_error"], x))
+
+
 def test_c_requantises_by_the_published_formula(library: ctypes.CDLL) -> None:
     """CMSIS-NN: a 64-bit product plus 2**30, shifted by 31; then a division with ties away from zero."""
     x = samples(BY_NAME["requantise"], 300_000)
