@@ -452,6 +452,87 @@ static inline TT_ALWAYS void tt_add_taps8(
     }
 }
 
+/* sum + products of n elements of the error, `apart` from each other, and of the image, which are `step` apart and less
+ * zero; n > 0. Both distances are below 2^12. */
+static inline TT_ALWAYS int32_t tt_add_apart8(
+    int32_t sum, const int8_t *error, int32_t apart, const int8_t *image, int32_t step, int32_t zero, int32_t n)
+{
+#if TT_HAS_MVE
+    const uint16x8_t places = vmulq_n_u16(tt_count_x8(), (uint16_t)apart);
+    const uint16x8_t others = apart == step ? places : vmulq_n_u16(tt_count_x8(), (uint16_t)step);
+    __asm__ volatile("dlstp.16 lr, %[n]\n"
+                     "1:\n\t"
+                     "vldrb.s16 q0, [%[error], %q[places]]\n\t"
+                     "add %[error], %[on]\n\t"
+                     "vldrb.s16 q1, [%[image], %q[others]]\n\t"
+                     "add %[image], %[further]\n\t"
+                     "vsub.i16 q1, q1, %[zero]\n\t"
+                     "vmladava.s16 %[sum], q0, q1\n\t"
+                     "letp lr, 1b"
+        : [sum] "+&Te"(sum), [error] "+&r"(error), [image] "+&r"(image) /* `sum` and `zero` may both be 0 */
+        : [n] "r"(n), [places] "w"(places), [others] "w"(others), [on] "rI"(8 * apart), [further] "rI"(8 * step),
+        [zero] "r"(zero)
+        : "lr", "q0", "q1", "memory");
+#else
+    for (int32_t i = 0; i < n; i++) {
+        sum += error[i * apart] * (image[i * step] - zero);
+    }
+#endif
+    return sum;
+}
+
+/* Elements of the error that a tap reads, along an axis: from `first` to `end`. ahead: by how much the tap is. */
+typedef struct tt_tapped {
+    int32_t first, end;
+} tt_tapped;
+
+static inline TT_ALWAYS tt_tapped tt_tapped_of(int32_t ahead, int32_t step, int32_t size, int32_t out)
+{
+    const int32_t first = tt_clamp((step - 1 - ahead) / step, 0, out);
+    return (tt_tapped){first, tt_clamp((size - ahead + step - 1) / step, first, out)};
+}
+
+/* sum + what rows of the error give with rows of the image that are as long and not thinned, by a tap that is `ahead` by some
+ * columns: all is one run, and what crosses the end of a row is taken away again. error, image: of these rows. */
+static inline TT_ALWAYS int32_t tt_add_rows_apart8(
+    int32_t sum, const int8_t *error, const int8_t *image, int32_t rows, int32_t ahead, tt_conv_shape of)
+{
+    const int32_t line = of.wide * of.outputs, size = ahead < 0 ? -ahead : ahead;
+    const int32_t before = ahead < 0 ? size : 0, after = ahead < 0 ? 0 : size;
+    sum = tt_add_apart8(sum, error + before * of.outputs, of.outputs, image + after * of.channels, of.channels, of.zero,
+        rows * of.wide - size);
+    for (int32_t i = 0; i < size && rows > 1; i++) {
+        const int32_t crossing = ahead < 0 ? of.wide + i : of.wide - size + i;
+        sum -= tt_add_apart8(0, error + crossing * of.outputs, line, image + (crossing + ahead) * of.channels,
+            of.wide * of.channels, of.zero, rows - 1);
+    }
+    return sum;
+}
+
+/* The gradient of a weight of a channel that reads one of the image, where both lie. x, g: of these channels; r, s: its tap. */
+static inline TT_ALWAYS int32_t tt_tap_gradient8(const int8_t *x, const int8_t *g, int32_t r, int32_t s, tt_conv_shape of)
+{
+    const int32_t top = r * of.dilation_rows - of.top, left = s * of.dilation_columns - of.left;
+    const tt_tapped rows = tt_tapped_of(top, of.down, of.height, of.high), columns = tt_tapped_of(left, of.right, of.width, of.wide);
+    const int32_t step = of.right * of.channels, line = of.down * of.width * of.channels, lines = rows.end - rows.first;
+    const bool together = of.right == 1 && of.down == 1 && of.wide == of.width && 2 * (left < 0 ? -left : left) < lines;
+    int32_t sum = 0;
+    for (int32_t b = 0; b < of.count && lines > 0 && columns.first < columns.end; b++) {
+        const int8_t *error = g + (b * of.high + rows.first) * of.wide * of.outputs;
+        const int8_t *image = x + (b * of.height + top + rows.first * of.down) * of.width * of.channels;
+        if (together) {
+            sum = tt_add_rows_apart8(sum, error, image, lines, left, of);
+            continue;
+        }
+        error += columns.first * of.outputs;
+        image += (left + columns.first * of.right) * of.channels;
+        for (int32_t i = 0; i < lines; i++, error += of.wide * of.outputs, image += line) {
+            sum = tt_add_apart8(sum, error, of.outputs, image, step, of.zero, columns.end - columns.first);
+        }
+    }
+    return sum;
+}
+
 /* All weights of a convolution of four taps or more whose channels each read one of the image: a depthwise one, or one of an
  * image of one channel. scratch: a sum of every tap, in whole vectors, and the maps of a channel. */
 static inline TT_ALWAYS void tt_depthwise8_weights(

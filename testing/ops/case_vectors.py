@@ -128,6 +128,27 @@ def few_channels(rng: Rng, index: int) -> Geometry:
         return (count, height, width + 7, channels), int(rng.integers(1, 24)), conv
 
 
+def few_taps(rng: Rng, index: int) -> Geometry:
+    """A depthwise convolution of two or three taps, in a row or a column; every fourth has two outputs of a channel."""
+    while True:
+        count, height, width, channels = (int(n) for n in rng.integers((1, 1, 1, 2), (3, 8, 20, 14)))
+        strides, apart = rng.integers(1, (3, 3, 4, 4)).reshape(2, 2)
+        taps, axis = int(rng.integers(2, 4)), index % 2
+        pads = [int(rng.integers(0, 1 + (taps - 1) * apart[axis])) if i % 2 == axis else 0 for i in range(4)]
+        conv = ConvAttrs(
+            (1, taps) if axis else (taps, 1),
+            (1, 1) if index % 3 else (int(strides[0]), int(strides[1])),
+            (pads[0], pads[1], pads[2], pads[3]),
+            (int(apart[0]), int(apart[1])),
+            groups=channels,
+        )
+        try:
+            conv.output_hw(height, width)
+        except ValueError:
+            continue
+        return (count, height, width, channels), channels * (2 if index % 4 == 3 else 1), conv
+
+
 def convolution(rng: Rng, index: int, whole_inputs: bool) -> Geometry:
     """1x1, depthwise or dense."""
     if index % 3 == 2:
@@ -198,6 +219,7 @@ VECTORS: dict[str, Generator] = {
     ),
     "QConvUpdate": lambda rng, index: quantised.qconv_update(rng, weight(rng, index), index % KINDS),
     "QConvUpdate odd": lambda rng, index: quantised.qconv_update(rng, odd(rng, index, LANES), index % KINDS),
+    "QConvUpdate few": lambda rng, index: quantised.qconv_update(rng, few_taps(rng, index), index % KINDS),
     "QConvUpdateFine odd": lambda rng, index: quantised.qconv_update_fine(rng, odd(rng, index, LANES), index % KINDS),
     "QConvSum": lambda rng, index: quantised.qconv_sum(rng, weight(rng, index), index % KINDS),
     "QAdd": lambda rng, index: pointwise.of_relu(pointwise.qadd(rng, elements(rng), index % KINDS), index % 3 == 1),
