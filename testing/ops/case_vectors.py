@@ -149,6 +149,30 @@ def few_taps(rng: Rng, index: int) -> Geometry:
         return (count, height, width, channels), channels * (2 if index % 4 == 3 else 1), conv
 
 
+def small(rng: Rng, index: int) -> Geometry:
+    """A convolution of many channels on maps of a few pixels, in steps of one."""
+    while True:
+        height, width = (int(n) for n in rng.integers((1, 3), (8, 9)))
+        kernel = ((3, 3), (1, 3), (2, 2), (3, 3), (3, 5))[index % 5]
+        apart = 1 + index % 7 // 6
+        pads = [int(rng.integers(0, (kernel[i % 2] - 1) * apart + 1)) for i in range(4)]
+        conv = ConvAttrs(kernel, (1, 1), (pads[0], pads[1], pads[2], pads[3]), (apart, apart))
+        try:
+            conv.output_hw(height, width)
+        except ValueError:
+            continue
+        channels = int(rng.integers(4, 30)) if index % 2 else 8 * int(rng.integers(1, 7))
+        return (1, height, width, channels), int(rng.integers(2, 20)), conv
+
+
+def small_update(rng: Rng, index: int) -> Case:
+    """The step of such a weight by noise, with momentum, or with fractions."""
+    geometry, kind = small(rng, index), index % KINDS
+    if index % 4 == 1:
+        return quantised.qconv_momentum(rng, geometry, kind, index % 3 == 0)
+    return (quantised.qconv_update, quantised.qconv_update_fine, quantised.qconv_update)[index % 3](rng, geometry, kind)
+
+
 def convolution(rng: Rng, index: int, whole_inputs: bool) -> Geometry:
     """1x1, depthwise or dense."""
     if index % 3 == 2:
@@ -220,6 +244,7 @@ VECTORS: dict[str, Generator] = {
     "QConvUpdate": lambda rng, index: quantised.qconv_update(rng, weight(rng, index), index % KINDS),
     "QConvUpdate odd": lambda rng, index: quantised.qconv_update(rng, odd(rng, index, LANES), index % KINDS),
     "QConvUpdate few": lambda rng, index: quantised.qconv_update(rng, few_taps(rng, index), index % KINDS),
+    "QConvUpdate small": small_update,
     "QConvUpdateFine odd": lambda rng, index: quantised.qconv_update_fine(rng, odd(rng, index, LANES), index % KINDS),
     "QConvSum": lambda rng, index: quantised.qconv_sum(rng, weight(rng, index), index % KINDS),
     "QAdd": lambda rng, index: pointwise.of_relu(pointwise.qadd(rng, elements(rng), index % KINDS), index % 3 == 1),
