@@ -316,7 +316,7 @@ static inline TT_ALWAYS void tt_lines8_error(int8_t *y, int8_t *scratch, int32_t
         for (int32_t start = 0; start < columns.step; start++) {
             const int32_t left = phase % of.right + start * of.right, apart = of.right * columns.step;
             const int32_t pixels = (of.width - left + apart - 1) / apart, pitch = (pixels - 1) * column + window;
-            const bool one = of.down * of.right * columns.step == 1;
+            const bool one = of.down * of.right == 1;
             const tt_lines lines = {column, window, pixels, pitch, apart * of.channels, one};
             tt_fill8(line, 0, of.strip * pitch);
             for (int32_t i = 0; i < all; i += of.strip) {
