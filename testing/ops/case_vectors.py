@@ -128,6 +128,20 @@ def few_channels(rng: Rng, index: int) -> Geometry:
         return (count, height, width + 7, channels), int(rng.integers(1, 24)), conv
 
 
+def narrow(rng: Rng, index: int) -> Geometry:
+    """A convolution on columns of four pixels or more, each of one to six; two of three with dilation."""
+    while True:
+        height, width, channels = (int(n) for n in rng.integers((4, 1, 1), (14, 7, 9)))
+        kernel, apart = ((3, 3), (5, 5), (3, 2))[index % 3], 1 + index % 3
+        pads = [int(rng.integers(0, kernel[i % 2] * apart)) for i in range(4)]
+        conv = ConvAttrs(kernel, (1, 1), (pads[0], pads[1], pads[2], pads[3]), (apart, apart))
+        try:
+            conv.output_hw(height, width)
+        except ValueError:
+            continue
+        return (1, height, width, channels), int(rng.integers(1, 12)), conv
+
+
 def few_taps(rng: Rng, index: int) -> Geometry:
     """A depthwise convolution of two or three taps, in a row or a column; every fourth has two outputs of a channel."""
     while True:
@@ -240,6 +254,9 @@ VECTORS: dict[str, Generator] = {
     ),
     "QConvGradInput few": lambda rng, index: quantised.qconv_grad_input(
         rng, few_channels(rng, index), index % KINDS, mask(rng, MASKS[index // 2 % 3])
+    ),
+    "QConvGradInput narrow": lambda rng, index: quantised.qconv_grad_input(
+        rng, narrow(rng, index), index % KINDS, mask(rng, MASKS[index // 2 % 3])
     ),
     "QConvUpdate": lambda rng, index: quantised.qconv_update(rng, weight(rng, index), index % KINDS),
     "QConvUpdate odd": lambda rng, index: quantised.qconv_update(rng, odd(rng, index, LANES), index % KINDS),

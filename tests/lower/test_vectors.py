@@ -45,6 +45,7 @@ PLANTED = (
     ("QConvSum", "tt_conv8_sums(&sum[0]", "tt_conv8_sums(&sum[1]"),
     ("QConvGradInput odd", "tt_conv8_error(&error[0]", "tt_conv8_error(&error[1]"),
     ("QConvGradInput few", "tt_lines8_error(&error[0]", "tt_lines8_error(&error[1]"),
+    ("QConvGradInput narrow", "tt_lines8_error(&error[0]", "tt_lines8_error(&error[1]"),
 )
 
 
