@@ -342,15 +342,18 @@ static inline TT_ALWAYS void tt_lay_one_band8(int8_t *bands, int32_t band, const
     tt_lay_band8(to, from, image, spread, places, low, high, edges, false, row, pixel, cut);
 }
 
-/* Bands up to which each has code of its own if a strip is the whole map, so that its rows are constants. */
-#define TT_FEW_BANDS 8
+/* Whether each band has code of its own, in which its rows are constants: if they are few, and some have border. */
+static inline TT_ALWAYS bool tt_lays_constants(tt_image image, tt_bands cut)
+{
+    const bool edges = tt_phases_of(cut) == 1 && (cut.places == 0 || image.top > 0);
+    return tt_bands_in(cut) * ((cut.deep + 7) / 8) <= 6 && cut.strip == cut.height && edges;
+}
 
 /* The bands of a strip: see tt_lay_one_band8. */
 static inline TT_ALWAYS void tt_lay_bands8(int8_t *bands, const int8_t *x, int32_t first, int32_t map, tt_image image,
     int32_t down, tt_spread spread, const uint16_t *places, int32_t row, int32_t pixel, tt_bands cut)
 {
-    const bool edges = tt_phases_of(cut) == 1 && (cut.places == 0 || image.top > 0);
-    if (tt_bands_in(cut) <= TT_FEW_BANDS && cut.strip == cut.height && edges) {
+    if (tt_lays_constants(image, cut)) {
         TT_UNROLL
         for (int32_t band = 0; band < tt_bands_in(cut); band++) {
             tt_lay_one_band8(bands, band, x, first, map, image, down, spread, places, row, pixel, cut);

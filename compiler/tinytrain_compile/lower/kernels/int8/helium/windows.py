@@ -46,9 +46,9 @@ LARGEST_OFFSET, LARGEST_AREA = 127, 254
 """Largest offset of a load, in bytes; most taps of a kernel, whose places are bytes."""
 _BAND, _ROW, _EIGHT = 7, 11, 5
 """Instructions of a band that is laid row by row, of each row, and of eight pixels of one of more than eight."""
-_COLUMNS, _COLUMN, _FEW_BANDS, _PLACE = 14, 4, 8, 20
+_COLUMNS, _COLUMN, _FEW_BANDS, _PLACE = 14, 4, 6, 20
 """The same of a band that is laid column by column, and of eight elements of each (tt_lays_columns); bands up to which
-their rows are constants (TT_FEW_BANDS), and instructions to find those of others."""
+their rows are constants (tt_lays_constants), and instructions to find those of others."""
 _RUN, _EIGHT_NOTED, _EDGE_RUN, _EDGE_EIGHT, _BORDER = 6, 5, 20, 8, 25
 """Instructions of a band whose elements' places are noted: of a run of columns, of eight elements, of both if the band
 has rows of the border; and of laying such rows one by one, if strips differ in them."""
@@ -108,7 +108,7 @@ class Bands:
         else:
             row = _ROW + (_EIGHT * -(-read // 8) if read > 8 else 0)
             rows = min(self.deep * row, (_COLUMNS + _COLUMN * read) * -(-self.deep // 8))
-            steady = not differ and bands <= _FEW_BANDS
+            steady = not differ and bands * -(-self.deep // 8) <= _FEW_BANDS
             laid = bands * (_BAND + self.maps * rows + (0 if steady else _PLACE)) + _BORDER * self.maps * edges * differ
         lines = bands * (self.band // LANES if by_rows else self.band) * math.prod(self.phases) * self.maps
         fours = width if by_rows else -(-width // LANES)
