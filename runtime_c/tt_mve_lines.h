@@ -396,8 +396,9 @@ static inline TT_ALWAYS void tt_lines8_error(int8_t *y, int8_t *scratch, int32_t
             const tt_lines lines = {column, window, pixels, last, pitch, apart * of.channels, one};
             tt_fill8(line, 0, of.strip * pitch);
             for (int32_t i = 0; i < all; i += strip) {
-                const int32_t top = i + strip <= all || !repeats ? i : all - strip;
-                const tt_strip in = {high, top, top + strip <= all ? strip : all - top};
+                const bool fits = all % strip == 0 || i + strip <= all;
+                const int32_t top = fits || !repeats ? i : all - strip;
+                const tt_strip in = {high, top, fits || repeats ? strip : all - top};
                 for (int32_t j = top; j < top + in.strip; j++) {
                     const int32_t image = of.count == 1 ? 0 : j / high;
                     const int8_t *const error = g + image * of.high * of.wide * of.outputs;

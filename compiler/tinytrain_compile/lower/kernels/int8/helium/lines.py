@@ -13,9 +13,9 @@ from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.int8.conv_form import VECTOR_BYTES, geometry, turned_bytes
 from tinytrain_compile.ops.names import operand, result
 
-_VECTOR, _FOUR, _LINE, _FAR, _COPY, _PHASES = 10, 18, 18, 8, 3, 1.7
+_VECTOR, _FOUR, _LINE, _FAR, _COPY = 10, 18, 18, 8, 3
 """Approximate instructions of four windows: for each vector, and for the rest; to begin a row; more of four in a
-column; to copy a vector of the error. By the last factor phases of strides take more, as no extent is a constant.
+column; to copy a vector of the error.
 
 Chosen with the next ones: on a Cortex-M55, 69 of 72 layers then have the faster form; the worst loses 4 %."""
 _RUN_VECTOR, _RUN, _PIXEL = 10, 6, 36
@@ -105,7 +105,7 @@ def _cut(node: Node) -> _Lines | None:
     one = _Lines((rows, columns), apart, -(-width // apart), operand(node, "g").shape[3])
     held, least = op_def(node.op).scratch(node), 1
     if width // apart < LANES:
-        if count > 1 or height // conv.strides[0] < LANES or width < apart:
+        if count > 1 or conv.strides != (1, 1) or height < LANES or width < apart:
             return None
         least = LANES
     most = min(channels, (held - least * one.line) // one.window)
@@ -121,14 +121,13 @@ def _even(total: int, most: int) -> int:
     return -(-total // -(-total // most))
 
 
-def _cost(node: Node, lines: _Lines) -> float:
+def _cost(node: Node, lines: _Lines) -> int:
     """Estimate the instructions over lines."""
     count, height, width, channels = result(node, "error").shape
     turns = -(-channels // lines.across)
     copied = turns * lines.taps[0] * _whole(lines.outputs) // VECTOR_BYTES * lines.pixels
     rows = count * height
-    total = lines.cost(width, rows) * channels + lines.apart * rows * copied * _COPY
-    return total if geometry(node).strides == (1, 1) else _PHASES * total
+    return lines.cost(width, rows) * channels + lines.apart * rows * copied * _COPY
 
 
 def _cost_in_error(node: Node, lines: _Lines) -> float:
