@@ -333,8 +333,8 @@ static inline TT_ALWAYS void tt_strip8_errors(int8_t *y, const int8_t *line, con
     const tt_pixels across = {lines.pixels - lines.last, lines.column, lines.window, lines.apart, lines.one};
     const tt_pixels down = {in.strip, lines.pitch, lines.window, row, lines.one};
     const tt_places places = tt_places_of(lines.apart);
-    const int8_t *from = line;
-    for (int32_t i = in.first; i < in.first + in.strip && across.count > 0; i++, from += lines.pitch) {
+    for (int32_t i = in.first; i < in.first + in.strip && across.count > 0; i++) {
+        const int8_t *const from = line + (i - in.first) * lines.pitch;
         const int32_t image = of.count == 1 ? 0 : i / in.high;
         const int32_t at = place + image * of.height * of.width * of.channels + (i - image * in.high) * row;
         const tt_four_windows windows = {weights, from, from + 2 * lines.column};
