@@ -146,14 +146,14 @@ def few_taps(rng: Rng, index: int) -> Geometry:
     """A depthwise convolution of two or three taps, in a row or a column; every fourth has two outputs of a channel."""
     while True:
         count, height, width, channels = (int(n) for n in rng.integers((1, 1, 1, 2), (3, 8, 20, 14)))
-        strides, apart = rng.integers(1, (3, 3, 4, 4)).reshape(2, 2)
+        down, right, *apart = (int(n) for n in rng.integers(1, (3, 3, 4, 4)))
         taps, axis = int(rng.integers(2, 4)), index % 2
         pads = [int(rng.integers(0, 1 + (taps - 1) * apart[axis])) if i % 2 == axis else 0 for i in range(4)]
         conv = ConvAttrs(
             (1, taps) if axis else (taps, 1),
-            (1, 1) if index % 3 else (int(strides[0]), int(strides[1])),
+            (1, 1) if index % 3 else (down, right),
             (pads[0], pads[1], pads[2], pads[3]),
-            (int(apart[0]), int(apart[1])),
+            (apart[0], apart[1]),
             groups=channels,
         )
         try:
