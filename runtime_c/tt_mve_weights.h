@@ -3,7 +3,7 @@
  * vectors, plain C gives the same bits.
  *
  * A map of the error times the image under a tap. Both lie in scratch by channel, so that pixels are neighbours; the image
- * once for every column of taps, moved by it and thinned by the stride.
+ * once for every column of taps, moved by it and thinned by the stride, or once with its border.
  */
 #ifndef TT_MVE_WEIGHTS_H
 #define TT_MVE_WEIGHTS_H
@@ -22,18 +22,57 @@ static inline TT_ALWAYS tt_sums tt_map_sums(
     return s;
 }
 
-/* Elements of a map of the error: small ones end with zeros, so that all its vectors are whole. */
-static inline TT_ALWAYS int32_t tt_map_end(tt_conv_shape of)
+/* The strip of a layer whose image has a border in scratch. */
+#define TT_BORDERED (-1)
+
+/* Maps of a weight gradient in scratch. columns: of taps that share a map of the image; it has `phases` of image_rows rows,
+ * and the next one begins `map` elements behind it. pitch: elements from row to row; maps: of the image; across: how many are
+ * there together; all: their elements with a border behind the last one; n: elements of the error's map, of which small ones
+ * end with zeros, so that all vectors are whole. */
+typedef struct tt_weight_maps {
+    int32_t columns, phases, image_rows, pitch, map, maps, across, all, n;
+} tt_weight_maps;
+
+/* Elements of a border behind the image: those that taps reach beyond it. */
+static inline TT_ALWAYS int32_t tt_border_behind(int32_t out, int32_t reach, int32_t before, int32_t size)
 {
-    const int32_t pixels = of.high * of.wide;
-    return of.count == 1 && pixels < 64 ? tt_whole(pixels) : pixels;
+    const int32_t behind = out + reach - before - size;
+    return behind > 0 ? behind : 0;
+}
+
+static inline TT_ALWAYS int32_t tt_map_end(int32_t count, int32_t elements)
+{
+    return count == 1 && elements < 64 ? tt_whole(elements) : elements;
+}
+
+/* With a border, which neighbours share: what is behind a row is in front of the next one, and maps likewise. */
+static inline TT_ALWAYS tt_weight_maps tt_bordered_maps_of(tt_conv_shape of)
+{
+    const int32_t below = tt_border_behind(of.high, (of.rows - 1) * of.dilation_rows, of.top, of.height);
+    const int32_t behind = tt_border_behind(of.wide, (of.columns - 1) * of.dilation_columns, of.left, of.width);
+    const int32_t pitch = of.width + (of.left > behind ? of.left : behind);
+    const int32_t map = (of.height + (of.top > below ? of.top : below)) * pitch;
+    const int32_t last = (of.height + of.top + below - 1) * pitch + of.left + of.width + behind;
+    const int32_t across = of.across < of.channels ? of.across : of.channels;
+    return (tt_weight_maps){of.columns, 1, of.height, pitch, map, of.channels, across, (across - 1) * map + last,
+        tt_map_end(1, (of.high - 1) * pitch + of.wide)};
+}
+
+static inline TT_ALWAYS tt_weight_maps tt_weight_maps_of(tt_conv_shape of)
+{
+    if (of.strip == TT_BORDERED) {
+        return tt_bordered_maps_of(of);
+    }
+    const int32_t phases = of.dilation_rows == 1 && of.rows < of.down ? of.rows : of.down;
+    const int32_t image_rows = of.high + (of.rows - 1) * of.dilation_rows / of.down, map = phases * image_rows * of.wide;
+    return (tt_weight_maps){1, phases, image_rows, of.wide, of.count * map, of.columns * of.channels,
+        of.across, of.across * of.count * map, tt_map_end(of.count, of.high * of.wide)};
 }
 
 /* Channels whose sums go to scratch together: two if both maps of the error stay in registers. */
-static inline TT_ALWAYS int32_t tt_together(tt_conv_shape of)
+static inline TT_ALWAYS int32_t tt_together(tt_conv_shape of, tt_weight_maps by)
 {
-    const int32_t n = tt_map_end(of);
-    return of.count == 1 && n % 16 == 0 && n <= 48 ? 2 : 1;
+    return of.count == 1 && by.n % 16 == 0 && by.n <= 48 ? 2 : 1;
 }
 
 /* Sums at even places of a row, or at odd ones: whole vectors. Those at odd places follow the others. */
@@ -119,13 +158,13 @@ static inline TT_ALWAYS void tt_store_sums(int32_t *to, int32_t first, int32_t s
 
 /* The sums of a row of taps: of `maps` maps from `from` on, or up to three more, each with tt_together maps of the error. */
 static inline TT_ALWAYS void tt_row_sums8(
-    int32_t *sums, const int8_t *error, const int8_t *from, int32_t maps, int32_t map, tt_conv_shape of)
+    int32_t *sums, const int8_t *error, const int8_t *from, int32_t maps, tt_weight_maps by, tt_conv_shape of)
 {
-    const int32_t n = tt_map_end(of), apart = of.count * map, half = tt_half_sums(of);
+    const int32_t n = by.n, map = by.map, half = tt_half_sums(of);
 #if TT_HAS_MVE
     if (tt_is_held(of.count, n)) {
         TT_UNSEEN(error); /* or GCC keeps an address for each vector */
-        const bool both = tt_together(of) > 1;
+        const bool both = tt_together(of, by) > 1;
         const tt_held held = tt_hold(error, n), other = tt_hold(both ? error + n : error, n);
         const int8_t *middle = from + TT_REACH;
         for (int32_t j = 0; j < maps; j += 4, sums += 2, middle += 4 * map) {
@@ -141,10 +180,10 @@ static inline TT_ALWAYS void tt_row_sums8(
         return;
     }
 #endif
-    for (int32_t c = 0; c < tt_together(of); c++, error += n, sums += 2 * half) {
+    for (int32_t c = 0; c < tt_together(of, by); c++, error += n, sums += 2 * half) {
         int32_t *to = sums;
         for (int32_t j = 0; j < maps; j += 4, to += 2) {
-            const tt_sums four = tt_map_sums(error, from + j * apart, of.count, map, of.high * of.wide, n);
+            const tt_sums four = tt_map_sums(error, from + j * map, of.count, map / of.count, of.high * of.wide, n);
             tt_store_sums(to, four.sum_0, four.sum_2);
             tt_store_sums(to + half, four.sum_1, four.sum_3);
         }
@@ -218,9 +257,9 @@ typedef struct tt_channel_end {
 } tt_channel_end;
 
 static inline TT_ALWAYS tt_channel_end tt_channel_end_of(
-    int32_t o, const int8_t *error, tt_moves by, tt_through through, tt_conv_shape of)
+    int32_t o, const int8_t *error, int32_t n, tt_moves by, tt_through through, tt_conv_shape of)
 {
-    const int32_t correction = of.zero == 0 ? 0 : -of.zero * tt_sum8(0, error, of.count * of.high * of.wide);
+    const int32_t correction = of.zero == 0 ? 0 : -of.zero * tt_sum8(0, error, n);
 #if TT_HAS_MVE
     return (tt_channel_end){o, correction, tt_quick_of(o, by, through)};
 #else
@@ -264,14 +303,13 @@ TT_SHARED void tt_other_velocities8(int8_t *w, const int32_t *sums, int32_t half
     tt_other_steps8(w, sums, half, n, at, end, *by, on);
 }
 
-/* Steps of a row of taps whose sums are in scratch: n weights from element `at` on. */
-static inline TT_ALWAYS void tt_row_steps8(void *w, int32_t *sums, int32_t n, int32_t at, const tt_channel_end *end,
-    tt_moves by, tt_through through, tt_conv_shape of, tt_largest *seen)
+/* Steps of weights whose sums are in scratch: n of `maps` from element `at` on. */
+static inline TT_ALWAYS void tt_row_steps8(void *w, int32_t *sums, int32_t n, int32_t maps, int32_t at,
+    const tt_channel_end *end, tt_moves by, tt_through through, tt_conv_shape of, tt_largest *seen)
 {
     const int32_t half = tt_half_sums(of);
 #if TT_HAS_MVE
     if (TT_LIKELY(end->quick.lift > 0)) {
-        const int32_t maps = of.columns * of.channels;
         const bool whole = maps % 8 == 0 && (of.across % 8 == 0 || of.across == maps);
         const tt_quick quick = end->quick;
         if (through.momentum != 0) {
@@ -289,20 +327,21 @@ static inline TT_ALWAYS void tt_row_steps8(void *w, int32_t *sums, int32_t n, in
         const tt_through on = through;
         tt_other_velocities8((int8_t *)w, sums, half, n, at, end, &moves, &on);
     }
+    (void)maps;
     (void)seen;
 }
 
 /* What the gradients of a row of taps do if no step is quick: n weights from element `at` on, of which four or more lie
  * together. factor: of the channel's steps. */
-static inline TT_ALWAYS void tt_row_ends8(void *w, const int8_t *error, const int8_t *from, int32_t n, int32_t map,
+static inline TT_ALWAYS void tt_row_ends8(void *w, const int8_t *error, const int8_t *from, int32_t n, tt_weight_maps in,
     int32_t at, const tt_channel_end *end, tt_step_factor factor, tt_moves by, tt_through through, tt_conv_shape of)
 {
-    const int32_t elements = tt_map_end(of), apart = of.count * map;
+    const int32_t elements = in.n, map = in.map;
 #if TT_HAS_MVE
     const tt_held held = tt_hold(error, tt_is_held(of.count, elements) ? elements : 0);
 #endif
     for (int32_t j = 0; j < n; j += 4) {
-        const int32_t skip = of.columns * of.channels % 4 == 0 || j + 4 <= n ? 0 : j + 4 - n;
+        const int32_t skip = in.maps % 4 == 0 || j + 4 <= n ? 0 : j + 4 - n;
         tt_sums four;
 #if TT_HAS_MVE
         if (tt_is_held(of.count, elements)) {
@@ -313,7 +352,7 @@ static inline TT_ALWAYS void tt_row_ends8(void *w, const int8_t *error, const in
         } else
 #endif
         {
-            four = tt_map_sums(error, from + (j - skip) * apart, of.count, map, of.high * of.wide, elements);
+            four = tt_map_sums(error, from + (j - skip) * map, of.count, map / of.count, of.high * of.wide, elements);
         }
         const tt_i32x4 sums = tt_lanes(four.sum_0, four.sum_1, four.sum_2, four.sum_3);
         tt_end_weights8(w, of.zero == 0 ? sums : sums + end->correction, end->channel, at + j - skip, skip,
@@ -328,52 +367,122 @@ static inline TT_ALWAYS bool tt_sums_first(tt_moves by, tt_through through, tt_c
     return tt_may_be_quick(by, through) && (of.across > 4 || through.momentum != 0);
 }
 
-/* All weights. scratch: sums of a row of taps (tt_sums_first), maps of the image, of.across of them or less, and those
- * of the error. A map of the image is one of a channel for a column of taps; four of them, at least, lie together. */
+/* A channel of rows that follow each other in memory, in rows that are `pitch` apart. apart: distance of its elements, below
+ * 2^12; rows * wide * wide < 2^16. */
+static inline TT_ALWAYS void tt_gather_rows8(
+    int8_t *to, int32_t pitch, const int8_t *from, int32_t apart, int32_t rows, int32_t wide)
+{
+#if TT_HAS_MVE
+    const uint16x8_t others = vmulq_n_u16(tt_count_x8(), (uint16_t)apart);
+    const uint16x8_t part = vdupq_n_u16((uint16_t)(65536 / wide + 1)); /* of 2^16: a product's high half is the row */
+    int32_t place = 0;
+    __asm__ volatile("dlstp.16 lr, %[n]\n"
+                     "1:\n\t"
+                     "vidup.u16 q0, %[place], #1\n\t"
+                     "vmulh.u16 q1, q0, %q[part]\n\t"
+                     "vmla.u16 q0, q1, %[more]\n\t"
+                     "vldrb.u16 q1, [%[from], %q[others]]\n\t"
+                     "add %[from], %[on]\n\t"
+                     "vstrb.16 q1, [%[to], q0]\n\t"
+                     "letp lr, 1b"
+        : [from] "+&r"(from), [place] "+&Te"(place)
+        : [to] "r"(to), [n] "r"(rows * wide), [part] "w"(part), [others] "w"(others), [more] "r"(pitch - wide),
+        [on] "rI"(8 * apart)
+        : "lr", "q0", "q1", "memory");
+#else
+    for (int32_t i = 0; i < rows * wide; i++) {
+        to[i / wide * pitch + i % wide] = from[i * apart];
+    }
+#endif
+}
+
+/* A map of the image; place: which one of all. What is no image is its zero point already. */
+static inline TT_ALWAYS void tt_lay_map8(
+    int8_t *to, const int8_t *x, int32_t place, tt_weight_maps in, tt_conv_shape of)
+{
+    if (of.strip != TT_BORDERED) {
+        tt_lay_image8(to, x + place % of.channels, place / of.channels, in.phases, in.image_rows, of);
+        return;
+    }
+    tt_gather_rows8(to + of.top * in.pitch + of.left, in.pitch, x + place, of.channels, of.height, of.width);
+}
+
+/* The error of a channel; what is between its rows and behind them is 0 already. */
+static inline TT_ALWAYS void tt_lay_error8(int8_t *to, const int8_t *g, tt_weight_maps in, tt_conv_shape of)
+{
+    if (of.strip != TT_BORDERED) {
+        tt_gather8(to, g, of.outputs, of.count * of.high * of.wide);
+    } else {
+        tt_gather_rows8(to, in.pitch, g, of.outputs, of.high, of.wide);
+    }
+}
+
+/* How far the image under a tap is from the beginning of its map. tap: of those that share no map, a row. */
+static inline TT_ALWAYS int32_t tt_under_tap(int32_t tap, tt_weight_maps in, tt_conv_shape of)
+{
+    const int32_t row = tap / in.columns * of.dilation_rows;
+    const int32_t line = of.strip == TT_BORDERED ? row : row % of.down * in.image_rows + row / of.down;
+    return line * in.pitch + tap % in.columns * of.dilation_columns;
+}
+
+/* The sums of some columns of taps, one if only `here` of all maps are there. */
+static inline TT_ALWAYS void tt_columns_sums8(int32_t *sums, const int8_t *error, const int8_t *from, int32_t columns,
+    int32_t here, tt_weight_maps in, tt_conv_shape of)
+{
+    if (columns == 1) {
+        tt_row_sums8(sums, error, from, here, in, of);
+        return;
+    }
+    for (int32_t s = 0; s < columns; s++) {
+        tt_row_sums8(sums + s * in.maps / 2, error, from + s * of.dilation_columns, in.maps, in, of);
+    }
+}
+
+/* All weights. scratch: sums (tt_sums_first), maps of the image, of.across of them or less, and those of the error. Four maps
+ * of the image, at least, lie together. */
 static inline TT_ALWAYS void tt_weights8(
     void *w, int8_t *scratch, const int8_t *x, const int8_t *g, tt_conv_shape of, tt_moves by, tt_through through)
 {
-    const int32_t phases = of.dilation_rows == 1 && of.rows < of.down ? of.rows : of.down;
-    const int32_t image_rows = of.high + (of.rows - 1) * of.dilation_rows / of.down;
-    const int32_t pixels = of.high * of.wide, map = phases * image_rows * of.wide, maps = of.columns * of.channels;
+    const tt_weight_maps in = tt_weight_maps_of(of);
+    const int32_t columns = of.across > in.maps ? in.columns : 1; /* of taps whose sums are there together */
+    const int32_t runs = of.rows * in.columns / columns, weights = in.maps * columns;
     const bool sums_first = tt_sums_first(by, through, of);
-    const int32_t n = tt_map_end(of), together = sums_first ? tt_together(of) : 1;
+    const int32_t n = in.n, together = sums_first ? tt_together(of, in) : 1;
     int32_t *const sums = (int32_t *)(void *)scratch;
     int8_t *const images = scratch + (sums_first ? 8 * together * tt_half_sums(of) : 0);
     /* sums of a row read up to three maps more than there are */
-    int8_t *const error = images + (sums_first ? (of.across + 3) / 4 * 4 : of.across) * of.count * map;
+    int8_t *const error = images + in.all + (sums_first ? (in.across + 3) / 4 * 4 - in.across : 0) * in.map;
     tt_largest seen = {0, 0};
     memset(error, 0, (size_t)(together * n));
-    if (of.top > 0 || (image_rows - 1) * of.down + phases - of.top > of.height) {
-        tt_fill8(images, of.zero, of.across * of.count * map);
+    if (of.strip == TT_BORDERED || of.top > 0 || (in.image_rows - 1) * of.down + in.phases - of.top > of.height) {
+        tt_fill8(images, of.zero, in.all);
     }
-    for (int32_t first = 0; first < maps; first += of.across) {
-        const int32_t here = first + of.across < maps ? of.across : maps - first;
+    for (int32_t first = 0; first < in.maps; first += in.across) {
+        const int32_t here = first + in.across < in.maps ? in.across : in.maps - first;
         const int32_t before = sums_first || here >= 4 ? 0 : 4 - here;
         for (int32_t j = 0; j < before + here; j++) {
-            const int32_t place = first - before + j;
-            tt_lay_image8(
-                images + j * of.count * map, x + place % of.channels, place / of.channels, phases, image_rows, of);
+            tt_lay_map8(images + j * in.map, x, first - before + j, in, of);
         }
         for (int32_t o = 0; o < of.outputs; o += together) {
             const int32_t own = of.outputs % together == 0 || o + together <= of.outputs ? together : 1;
             tt_channel_end ends[2];
             for (int32_t c = 0; c < own; c++) {
-                tt_gather8(error + c * n, g + o + c, of.outputs, of.count * pixels);
-                ends[c] = tt_channel_end_of(o + c, error + c * n, by, through, of);
+                tt_lay_error8(error + c * n, g + o + c, in, of);
+                ends[c] = tt_channel_end_of(
+                    o + c, error + c * n, of.count * ((of.high - 1) * in.pitch + of.wide), by, through, of);
             }
             const tt_step_factor factor = sums_first ? (tt_step_factor){0, 0} : tt_step_factor_of(o, by, through);
-            for (int32_t r = 0; r < of.rows; r++) {
-                const int32_t tap = r * of.dilation_rows, under = (tap % of.down * image_rows + tap / of.down) * of.wide;
+            for (int32_t run = 0; run < runs; run++) {
+                const int8_t *const from = images + tt_under_tap(run * columns, in, of);
                 if (!sums_first) {
-                    tt_row_ends8(w, error, images + before * of.count * map + under, here, map,
-                        (o * of.rows + r) * maps + first, ends, factor, by, through, of);
+                    tt_row_ends8(w, error, from + before * in.map, here, in, (o * runs + run) * in.maps + first, ends,
+                        factor, by, through, of);
                     continue;
                 }
-                tt_row_sums8(sums, error, images + under, here, map, of);
+                tt_columns_sums8(sums, error, from, columns, here, in, of);
                 for (int32_t c = 0; c < own; c++) {
-                    tt_row_steps8(w, sums + 2 * c * tt_half_sums(of), here, ((o + c) * of.rows + r) * maps + first,
-                        ends + c, by, through, of, &seen);
+                    tt_row_steps8(w, sums + 2 * c * tt_half_sums(of), columns == 1 ? here : weights, weights,
+                        ((o + c) * runs + run) * weights + first, ends + c, by, through, of, &seen);
                 }
             }
         }
@@ -450,6 +559,87 @@ static inline TT_ALWAYS void tt_add_taps8(
         const tt_i32x4 all = tt_lanes(sums.sum_0, sums.sum_1, sums.sum_2, sums.sum_3);
         tt_store32_x4(totals + tap, tt_load32_x4(totals + tap) + all);
     }
+}
+
+/* sum + products of n elements of the error, `apart` from each other, and of the image, which are `step` apart and less
+ * zero; n > 0. Both distances are below 2^12. */
+static inline TT_ALWAYS int32_t tt_add_apart8(
+    int32_t sum, const int8_t *error, int32_t apart, const int8_t *image, int32_t step, int32_t zero, int32_t n)
+{
+#if TT_HAS_MVE
+    const uint16x8_t places = vmulq_n_u16(tt_count_x8(), (uint16_t)apart);
+    const uint16x8_t others = apart == step ? places : vmulq_n_u16(tt_count_x8(), (uint16_t)step);
+    __asm__ volatile("dlstp.16 lr, %[n]\n"
+                     "1:\n\t"
+                     "vldrb.s16 q0, [%[error], %q[places]]\n\t"
+                     "add %[error], %[on]\n\t"
+                     "vldrb.s16 q1, [%[image], %q[others]]\n\t"
+                     "add %[image], %[further]\n\t"
+                     "vsub.i16 q1, q1, %[zero]\n\t"
+                     "vmladava.s16 %[sum], q0, q1\n\t"
+                     "letp lr, 1b"
+        : [sum] "+&Te"(sum), [error] "+&r"(error), [image] "+&r"(image) /* `sum` and `zero` may both be 0 */
+        : [n] "r"(n), [places] "w"(places), [others] "w"(others), [on] "rI"(8 * apart), [further] "rI"(8 * step),
+        [zero] "r"(zero)
+        : "lr", "q0", "q1", "memory");
+#else
+    for (int32_t i = 0; i < n; i++) {
+        sum += error[i * apart] * (image[i * step] - zero);
+    }
+#endif
+    return sum;
+}
+
+/* Elements of the error that a tap reads, along an axis: from `first` to `end`. ahead: by how much the tap is. */
+typedef struct tt_tapped {
+    int32_t first, end;
+} tt_tapped;
+
+static inline TT_ALWAYS tt_tapped tt_tapped_of(int32_t ahead, int32_t step, int32_t size, int32_t out)
+{
+    const int32_t first = tt_clamp((step - 1 - ahead) / step, 0, out);
+    return (tt_tapped){first, tt_clamp((size - ahead + step - 1) / step, first, out)};
+}
+
+/* sum + what rows of the error give with rows of the image that are as long and not thinned, by a tap that is `ahead` by some
+ * columns: all is one run, and what crosses the end of a row is taken away again. error, image: of these rows. */
+static inline TT_ALWAYS int32_t tt_add_rows_apart8(
+    int32_t sum, const int8_t *error, const int8_t *image, int32_t rows, int32_t ahead, tt_conv_shape of)
+{
+    const int32_t line = of.wide * of.outputs, size = ahead < 0 ? -ahead : ahead;
+    const int32_t before = ahead < 0 ? size : 0, after = ahead < 0 ? 0 : size;
+    sum = tt_add_apart8(sum, error + before * of.outputs, of.outputs, image + after * of.channels, of.channels, of.zero,
+        rows * of.wide - size);
+    for (int32_t i = 0; i < size && rows > 1; i++) {
+        const int32_t crossing = ahead < 0 ? of.wide + i : of.wide - size + i;
+        sum -= tt_add_apart8(0, error + crossing * of.outputs, line, image + (crossing + ahead) * of.channels,
+            of.wide * of.channels, of.zero, rows - 1);
+    }
+    return sum;
+}
+
+/* The gradient of a weight of a channel that reads one of the image, where both lie. x, g: of these channels; r, s: its tap. */
+static inline TT_ALWAYS int32_t tt_tap_gradient8(const int8_t *x, const int8_t *g, int32_t r, int32_t s, tt_conv_shape of)
+{
+    const int32_t top = r * of.dilation_rows - of.top, left = s * of.dilation_columns - of.left;
+    const tt_tapped rows = tt_tapped_of(top, of.down, of.height, of.high), columns = tt_tapped_of(left, of.right, of.width, of.wide);
+    const int32_t step = of.right * of.channels, line = of.down * of.width * of.channels, lines = rows.end - rows.first;
+    const bool together = of.right == 1 && of.down == 1 && of.wide == of.width && 2 * (left < 0 ? -left : left) < lines;
+    int32_t sum = 0;
+    for (int32_t b = 0; b < of.count && lines > 0 && columns.first < columns.end; b++) {
+        const int8_t *error = g + (b * of.high + rows.first) * of.wide * of.outputs;
+        const int8_t *image = x + (b * of.height + top + rows.first * of.down) * of.width * of.channels;
+        if (together) {
+            sum = tt_add_rows_apart8(sum, error, image, lines, left, of);
+            continue;
+        }
+        error += columns.first * of.outputs;
+        image += (left + columns.first * of.right) * of.channels;
+        for (int32_t i = 0; i < lines; i++, error += of.wide * of.outputs, image += line) {
+            sum = tt_add_apart8(sum, error, of.outputs, image, step, of.zero, columns.end - columns.first);
+        }
+    }
+    return sum;
 }
 
 /* All weights of a convolution of four taps or more whose channels each read one of the image: a depthwise one, or one of an

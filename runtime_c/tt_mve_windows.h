@@ -233,6 +233,54 @@ static inline TT_ALWAYS void tt_lay_columns8(int8_t *to, const int8_t *from, con
     }
 }
 
+/* Whether n columns of a band are laid one by one, and not row by row: if that takes fewer instructions. */
+static inline TT_ALWAYS bool tt_lays_columns(int32_t n, tt_bands cut)
+{
+    const int32_t row = n > 8 ? 11 + 5 * ((n + 7) / 8) : 11;
+    return (14 + 4 * n) * ((cut.deep + 7) / 8) < row * cut.deep;
+}
+
+/* `rows` elements of each of n columns, `deep` from each other; row, pixel: elements from one to the next in the image. All
+ * distances are below 2^12. */
+static inline TT_ALWAYS void tt_lay_each_column8(
+    int8_t *to, const int8_t *from, int32_t rows, int32_t n, int32_t row, int32_t pixel, int32_t deep)
+{
+#if TT_HAS_MVE
+    if (__builtin_constant_p(deep)) {
+        const uint16x8_t places = vmulq_n_u16(tt_count_x8(), (uint16_t)row);
+        const uint16x8_t next = vaddq_n_u16(places, (uint16_t)pixel);
+        for (int32_t r = 0; r < rows; r += 8, to += 8, from += 8 * row) {
+            const uint32_t few = rows - r < 8 ? (1u << 2 * (rows - r)) - 1u : 0xffffu; /* two bits a lane */
+            const int8_t *at = from - 2 * pixel;
+            int8_t *place = to;
+            if (n % 2 == 1) {
+                __asm__ volatile("vmsr p0, %[few]\n\tvpstt\n\t"
+                                 "vldrbt.u16 q0, [%[from], %q[places]]\n\tvstrbt.16 q0, [%[to]], %[deep]"
+                    : [to] "+l"(place)
+                    : [from] "r"(from), [few] "r"(few), [places] "w"(places), [deep] "i"(deep)
+                    : "q0", "p0", "memory");
+                at += pixel;
+            }
+            if (n > 1) {
+                __asm__ volatile("vmsr p0, %[few]\n\tdls lr, %[pairs]\n"
+                                 "1:\n\tadd %[at], %[on]\n\tvpstttt\n\t"
+                                 "vldrbt.u16 q0, [%[at], %q[places]]\n\tvstrbt.16 q0, [%[to]], %[deep]\n\t"
+                                 "vldrbt.u16 q0, [%[at], %q[next]]\n\tvstrbt.16 q0, [%[to]], %[deep]\n\t"
+                                 "le lr, 1b"
+                    : [to] "+l"(place), [at] "+r"(at)
+                    : [pairs] "r"(n / 2), [few] "r"(few), [on] "rI"(2 * pixel), [places] "w"(places), [next] "w"(next),
+                    [deep] "i"(deep)
+                    : "lr", "q0", "p0", "memory");
+            }
+        }
+        return;
+    }
+#endif
+    for (int32_t i = 0; i < n * rows; i++) {
+        to[i / rows * deep + i % rows] = from[i / rows * pixel + i % rows * row];
+    }
+}
+
 /* Rows low to high of a band's columns, of which the first row is at `from`. edges: whether its other rows are laid too, as
  * border; whole: there are none. */
 static inline TT_ALWAYS void tt_lay_band8(int8_t *band, const int8_t *from, tt_image image, tt_spread spread,
@@ -262,33 +310,58 @@ static inline TT_ALWAYS void tt_lay_band8(int8_t *band, const int8_t *from, tt_i
                 tt_spread8(to + r, cut.deep, &border, 0, n);
             }
         }
+        if (tt_lays_columns(n, cut)) {
+            tt_lay_each_column8(to + low, at, high - low, n, row, pixel, cut.deep);
+            continue;
+        }
         for (int32_t r = low; r < high; r++, at += row) {
             tt_spread8(to + r, cut.deep, at, pixel, n);
         }
     }
 }
 
-/* The bands of a strip, whose first output row (of a phase, or of map `map`) is `first`: those of their rows that the image
- * has, and the others where the strips differ in them. Border columns lie there from the start. places: see
- * tt_note_places. */
-static inline TT_ALWAYS void tt_lay_bands8(int8_t *bands, const int8_t *x, int32_t first, int32_t map, tt_image image,
-    int32_t down, tt_spread spread, const uint16_t *places, int32_t row, int32_t pixel, tt_bands cut)
+/* A band of a strip, whose first output row (of a phase, or of map `map`) is `first`: those of its rows that the image has,
+ * and the others where the strips differ in them. Border columns lie there from the start. places: see tt_note_places. */
+static inline TT_ALWAYS void tt_lay_one_band8(int8_t *bands, int32_t band, const int8_t *x, int32_t first, int32_t map,
+    tt_image image, int32_t down, tt_spread spread, const uint16_t *places, int32_t row, int32_t pixel, tt_bands cut)
 {
     const bool alike = image.top % spread.rows == 0 && image.height % spread.rows == 0; /* the borders of all maps */
     const bool edges = cut.strip < cut.height || !alike;
     const int32_t line = image.width * image.channels;
-    for (int32_t band = 0; band < tt_bands_in(cut); band++, bands += spread.columns * cut.across * cut.deep) {
-        /* the image row that the band begins with */
-        const int32_t start = (first + tt_start_of(band, cut)) * down * spread.rows + map - image.top;
-        if (cut.places > 0 && start >= 0 && start + (cut.deep - 1) * spread.rows < image.height) {
-            tt_lay_band8(bands, x + start * line, image, spread, places, 0, cut.deep, edges, true, row, pixel, cut);
-            continue;
+    int8_t *const to = bands + band * spread.columns * cut.across * cut.deep;
+    /* the image row that the band begins with */
+    const int32_t start = (first + tt_start_of(band, cut)) * down * spread.rows + map - image.top;
+    if (cut.places > 0 && start >= 0 && start + (cut.deep - 1) * spread.rows < image.height) {
+        tt_lay_band8(to, x + start * line, image, spread, places, 0, cut.deep, edges, true, row, pixel, cut);
+        return;
+    }
+    const int32_t before = start < 0 ? (spread.rows - 1 - start) / spread.rows : 0;
+    const int32_t behind = image.height - start > 0 ? (image.height - start + spread.rows - 1) / spread.rows : 0;
+    const int32_t low = before < cut.deep ? before : cut.deep, high = tt_clamp(behind, low, cut.deep);
+    const int8_t *const from = x + (start + low * spread.rows) * line;
+    tt_lay_band8(to, from, image, spread, places, low, high, edges, false, row, pixel, cut);
+}
+
+/* Whether each band has code of its own, in which its rows are constants: if they are few, and some have border. */
+static inline TT_ALWAYS bool tt_lays_constants(tt_image image, tt_bands cut)
+{
+    const bool edges = tt_phases_of(cut) == 1 && (cut.places == 0 || image.top > 0);
+    return tt_bands_in(cut) * ((cut.deep + 7) / 8) <= 6 && cut.strip == cut.height && edges;
+}
+
+/* The bands of a strip: see tt_lay_one_band8. */
+static inline TT_ALWAYS void tt_lay_bands8(int8_t *bands, const int8_t *x, int32_t first, int32_t map, tt_image image,
+    int32_t down, tt_spread spread, const uint16_t *places, int32_t row, int32_t pixel, tt_bands cut)
+{
+    if (tt_lays_constants(image, cut)) {
+        TT_UNROLL
+        for (int32_t band = 0; band < tt_bands_in(cut); band++) {
+            tt_lay_one_band8(bands, band, x, first, map, image, down, spread, places, row, pixel, cut);
         }
-        const int32_t before = start < 0 ? (spread.rows - 1 - start) / spread.rows : 0;
-        const int32_t behind = image.height - start > 0 ? (image.height - start + spread.rows - 1) / spread.rows : 0;
-        const int32_t low = before < cut.deep ? before : cut.deep, high = tt_clamp(behind, low, cut.deep);
-        const int8_t *const from = x + (start + low * spread.rows) * line;
-        tt_lay_band8(bands, from, image, spread, places, low, high, edges, false, row, pixel, cut);
+        return;
+    }
+    for (int32_t band = 0; band < tt_bands_in(cut); band++) {
+        tt_lay_one_band8(bands, band, x, first, map, image, down, spread, places, row, pixel, cut);
     }
 }
 

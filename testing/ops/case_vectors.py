@@ -128,6 +128,65 @@ def few_channels(rng: Rng, index: int) -> Geometry:
         return (count, height, width + 7, channels), int(rng.integers(1, 24)), conv
 
 
+def narrow(rng: Rng, index: int) -> Geometry:
+    """A convolution on columns of four pixels or more, each of one to six; two of three with dilation."""
+    while True:
+        height, width, channels = (int(n) for n in rng.integers((4, 1, 1), (14, 7, 9)))
+        kernel, apart = ((3, 3), (5, 5), (3, 2))[index % 3], 1 + index % 3
+        pads = [int(rng.integers(0, kernel[i % 2] * apart)) for i in range(4)]
+        conv = ConvAttrs(kernel, (1, 1), (pads[0], pads[1], pads[2], pads[3]), (apart, apart))
+        try:
+            conv.output_hw(height, width)
+        except ValueError:
+            continue
+        return (1, height, width, channels), int(rng.integers(1, 12)), conv
+
+
+def few_taps(rng: Rng, index: int) -> Geometry:
+    """A depthwise convolution of two or three taps, in a row or a column; every fourth has two outputs of a channel."""
+    while True:
+        count, height, width, channels = (int(n) for n in rng.integers((1, 1, 1, 2), (3, 8, 20, 14)))
+        down, right, *apart = (int(n) for n in rng.integers(1, (3, 3, 4, 4)))
+        taps, axis = int(rng.integers(2, 4)), index % 2
+        pads = [int(rng.integers(0, 1 + (taps - 1) * apart[axis])) if i % 2 == axis else 0 for i in range(4)]
+        conv = ConvAttrs(
+            (1, taps) if axis else (taps, 1),
+            (1, 1) if index % 3 else (down, right),
+            (pads[0], pads[1], pads[2], pads[3]),
+            (apart[0], apart[1]),
+            groups=channels,
+        )
+        try:
+            conv.output_hw(height, width)
+        except ValueError:
+            continue
+        return (count, height, width, channels), channels * (2 if index % 4 == 3 else 1), conv
+
+
+def small(rng: Rng, index: int) -> Geometry:
+    """A convolution of many channels on maps of a few pixels, in steps of one."""
+    while True:
+        height, width = (int(n) for n in rng.integers((1, 3), (8, 9)))
+        kernel = ((3, 3), (1, 3), (2, 2), (3, 3), (3, 5))[index % 5]
+        apart = 1 + index % 7 // 6
+        pads = [int(rng.integers(0, (kernel[i % 2] - 1) * apart + 1)) for i in range(4)]
+        conv = ConvAttrs(kernel, (1, 1), (pads[0], pads[1], pads[2], pads[3]), (apart, apart))
+        try:
+            conv.output_hw(height, width)
+        except ValueError:
+            continue
+        channels = int(rng.integers(4, 30)) if index % 2 else 8 * int(rng.integers(1, 7))
+        return (1, height, width, channels), int(rng.integers(2, 20)), conv
+
+
+def small_update(rng: Rng, index: int) -> Case:
+    """The step of such a weight by noise, with momentum, or with fractions."""
+    geometry, kind = small(rng, index), index % KINDS
+    if index % 4 == 1:
+        return quantised.qconv_momentum(rng, geometry, kind, index % 3 == 0)
+    return (quantised.qconv_update, quantised.qconv_update_fine, quantised.qconv_update)[index % 3](rng, geometry, kind)
+
+
 def convolution(rng: Rng, index: int, whole_inputs: bool) -> Geometry:
     """1x1, depthwise or dense."""
     if index % 3 == 2:
@@ -196,8 +255,13 @@ VECTORS: dict[str, Generator] = {
     "QConvGradInput few": lambda rng, index: quantised.qconv_grad_input(
         rng, few_channels(rng, index), index % KINDS, mask(rng, MASKS[index // 2 % 3])
     ),
+    "QConvGradInput narrow": lambda rng, index: quantised.qconv_grad_input(
+        rng, narrow(rng, index), index % KINDS, mask(rng, MASKS[index // 2 % 3])
+    ),
     "QConvUpdate": lambda rng, index: quantised.qconv_update(rng, weight(rng, index), index % KINDS),
     "QConvUpdate odd": lambda rng, index: quantised.qconv_update(rng, odd(rng, index, LANES), index % KINDS),
+    "QConvUpdate few": lambda rng, index: quantised.qconv_update(rng, few_taps(rng, index), index % KINDS),
+    "QConvUpdate small": small_update,
     "QConvUpdateFine odd": lambda rng, index: quantised.qconv_update_fine(rng, odd(rng, index, LANES), index % KINDS),
     "QConvSum": lambda rng, index: quantised.qconv_sum(rng, weight(rng, index), index % KINDS),
     "QAdd": lambda rng, index: pointwise.of_relu(pointwise.qadd(rng, elements(rng), index % KINDS), index % 3 == 1),

@@ -40,10 +40,12 @@ PLANTED = (
     ("QAdd", "tt_halve_above_x4(", "tt_halve_x4("),
     ("QConvUpdate", "noise[0], salt[0], tt_conv_shape_of", "noise[0], 1 + salt[0], tt_conv_shape_of"),
     ("QConvUpdate odd", "&x[0], &g[0]", "&x[0], &g[1]"),
+    ("QConvUpdate few", "tt_tap_gradient8(&x[channel]", "tt_tap_gradient8(&x[0]"),
     ("QConvUpdateFine odd", "tt_conv8_update_fine(&w[0], &fraction[0]", "tt_conv8_update_fine(&w[0], &w[0]"),
     ("QConvSum", "tt_conv8_sums(&sum[0]", "tt_conv8_sums(&sum[1]"),
     ("QConvGradInput odd", "tt_conv8_error(&error[0]", "tt_conv8_error(&error[1]"),
     ("QConvGradInput few", "tt_lines8_error(&error[0]", "tt_lines8_error(&error[1]"),
+    ("QConvGradInput narrow", "tt_lines8_error(&error[0]", "tt_lines8_error(&error[1]"),
 )
 
 
@@ -58,6 +60,7 @@ def test_every_kernel_on_vectors_has_random_cases() -> None:
 @pytest.mark.parametrize("op", sorted(VECTORS))
 def test_these_shapes_have_a_kernel_on_vectors_only_where_the_core_has_them(op: str) -> None:
     names = {"_x4", "tt_depthwise8", "tt_passed_bits8", "tt_max_pool8", "tt_product8", "tt_conv8", "tt_lines8"}
+    names.add("tt_tap_gradient8")
     assert all(any(name in source for name in names) for source in _on_vectors(op, 4))
     assert not any(
         name in source

@@ -25,6 +25,7 @@ READS_ONLY = (
     "tt_passed8",
     "tt_passed_x8",
     "tt_sum8",
+    "tt_tap_gradient8",
     "tt_stepped_bias",
     "tt_above8_f32",
     "tt_between8_f32",

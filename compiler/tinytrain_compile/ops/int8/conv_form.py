@@ -379,6 +379,39 @@ def map_sizes(node: Node) -> tuple[int, int]:
     return error, count * (high if is_product(conv) else rows) * wide
 
 
+_PLACES = 1 << 16
+"""Numbers of 16 bits."""
+
+
+@dataclass(frozen=True)
+class BorderedMaps:
+    """tt_bordered_maps_of: elements of the error's map, of one of the image, and of the last one."""
+
+    error: int
+    image: int
+    last: int
+
+
+def bordered_maps(node: Node) -> BorderedMaps | None:
+    """Return the maps of a weight gradient on vectors whose image has a border in scratch, for all columns of taps.
+
+    None for strides, several images, a single column, and maps that tt_gather_rows8 does not lay.
+    """
+    conv, image, error = geometry(node), operand(node, "x").shape, operand(node, "g").shape
+    narrow, large = min(image[2], error[2]) == 1, max(image[1], error[1]) * max(image[2], error[2]) ** 2 >= _PLACES
+    if conv.strides != (1, 1) or image[0] > 1 or is_product(conv) or narrow or large:
+        return None
+    reach = [(taps - 1) * step for taps, step in zip(conv.kernel, conv.dilations, strict=True)]
+    behind = [max(0, error[1 + i] + reach[i] - conv.pads[i] - image[1 + i]) for i in (0, 1)]
+    pitch = image[2] + max(conv.pads[1], behind[1])
+    pixels = (error[1] - 1) * pitch + error[2]
+    return BorderedMaps(
+        -(-pixels // VECTOR) * VECTOR if pixels < SMALL_MAP else pixels,
+        (image[1] + max(conv.pads[0], behind[0])) * pitch,
+        (image[1] + conv.pads[0] + behind[0] - 1) * pitch + conv.pads[1] + image[2] + behind[1],
+    )
+
+
 def keeps_sums(node: Node, across: int) -> bool:
     """Tell whether the sums of a row of taps go to scratch, as tt_sums_first does.
 
@@ -390,24 +423,42 @@ def keeps_sums(node: Node, across: int) -> bool:
     return across > TURNED or attrs.momentum != ""
 
 
-def weight_bytes(node: Node, across: int) -> int:
+def weight_bytes(node: Node, across: int, bordered: BorderedMaps | None = None) -> int:
     """Return bytes of the weight gradient of a dense layer on vectors, with `across` maps of the image at a time.
 
-    In scratch are the maps (map_sizes) and, if steps are rounded by noise, the sums of a row of taps (keeps_sums), as
-    int32 in whole pairs of vectors: those of two channels' errors if both fit into registers (tt_together).
+    In scratch are the maps (map_sizes, unless they have borders) and, if steps are rounded by noise, the sums of a row
+    of taps (keeps_sums), as int32 in whole pairs of vectors: those of two channels' errors if both fit into registers
+    (tt_together).
     """
-    error, image = map_sizes(node)
+    error, image = (bordered.error, bordered.image) if bordered else map_sizes(node)
+    last, maps = (bordered.last, min(across, operand(node, "x").shape[3])) if bordered else (image, across)
     if not keeps_sums(node, across):
-        return error + across * image
+        return error + (maps - 1) * image + last
     together = 2 if operand(node, "g").shape[0] == 1 and error % VECTOR == 0 and error < SMALL_MAP else 1
-    return together * (-(-across // 8) * 32 + error) + -(-across // TURNED) * TURNED * image
+    return together * (-(-across // 8) * 32 + error) + (-(-maps // TURNED) * TURNED - 1) * image + last
+
+
+def row_maps(node: Node) -> int:
+    """Return the sums of a row of taps that go to scratch together if the image has a border there; 0: they do not."""
+    conv, channels = geometry(node), operand(node, "x").shape[3]
+    maps = conv.kernel[1] * channels
+    return maps if conv.kernel[1] > 1 and channels >= TURNED and channels % 2 == 0 and keeps_sums(node, maps) else 0
 
 
 def map_bytes(node: Node) -> int:
-    """Return the least bytes that a weight gradient over maps takes on vectors, 0 if they are many."""
+    """Return the bytes that a weight gradient over maps asks for on vectors.
+
+    They are the least of all forms if these are few. If a border makes the error's map no larger, all weights may be
+    computed in one turn.
+    """
     apart = channel_maps(node)
-    needed = apart[1] if apart else weight_bytes(node, TURNED) if geometry(node).groups == 1 else 0
-    return needed if needed <= LEAST_ROW_BYTES else 0
+    if apart or geometry(node).groups > 1:
+        least, turn = apart[1] if apart else 0, 0
+    else:
+        form, least = bordered_maps(node), weight_bytes(node, TURNED)
+        alike = form is not None and form.error == map_sizes(node)[0] and row_maps(node) > 0
+        turn = weight_bytes(node, row_maps(node), form) if alike else 0
+    return max(least if least <= LEAST_ROW_BYTES else 0, turn if turn <= SCRATCH_BYTES[0] else 0)
 
 
 CHANNEL_BYTES = 1024

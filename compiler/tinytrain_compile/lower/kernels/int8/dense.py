@@ -45,6 +45,7 @@ from tinytrain_compile.lower.kernels.int8.dsp.windows import (
 from tinytrain_compile.lower.kernels.int8.lane_sums import lane_sums
 from tinytrain_compile.lower.kernels.int8.large_tiles import convolve, correlate, map_strip, product
 from tinytrain_compile.lower.kernels.int8.operands import Centred, dense_ends
+from tinytrain_compile.lower.kernels.int8.tap_sums import reads_apart, tap_sums
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.int8.conv_form import (
@@ -255,7 +256,7 @@ def _maps(node: Node, context: KernelContext) -> CorrelationTiles | None:
 def keeps_tables(node: Node, context: KernelContext) -> bool:
     """Tell whether the operands of the end of a channel's sums can stay in registers: see `stages` of
     weight_gradient."""
-    return is_product(geometry(node)) or copies_maps(node, context)
+    return is_product(geometry(node)) or copies_maps(node, context) or reads_apart(node, context)
 
 
 def copies_maps(node: Node, context: KernelContext) -> bool:
@@ -283,6 +284,8 @@ def weight_gradient(
         return _correlated(node, attrs, finish, tiles, context, stages)
     x, g = tensors(node, "x", "g")
     _, height, width, _ = operand(node, "x").shape
+    if reads_apart(node, context):
+        return x, g, *tap_sums(node, (x, g), attrs.x_zero, finish, stages)
     window = TapWindow(conv, (height, width))
     tile = (DEPTHWISE_TILE, 1) if shape[3] == 1 else context.integer_tile
     lanes = lane_sums(shape, conv.groups) if context.uses_vectors else None

@@ -46,6 +46,9 @@ LARGEST_OFFSET, LARGEST_AREA = 127, 254
 """Largest offset of a load, in bytes; most taps of a kernel, whose places are bytes."""
 _BAND, _ROW, _EIGHT = 7, 11, 5
 """Instructions of a band that is laid row by row, of each row, and of eight pixels of one of more than eight."""
+_COLUMNS, _COLUMN, _FEW_BANDS, _PLACE = 14, 4, 6, 20
+"""The same of a band that is laid column by column, and of eight elements of each (tt_lays_columns); bands up to which
+their rows are constants (tt_lays_constants), and instructions to find those of others."""
 _RUN, _EIGHT_NOTED, _EDGE_RUN, _EDGE_EIGHT, _BORDER = 6, 5, 20, 8, 25
 """Instructions of a band whose elements' places are noted: of a run of columns, of eight elements, of both if the band
 has rows of the border; and of laying such rows one by one, if strips differ in them."""
@@ -55,7 +58,7 @@ begin earlier; of a vector of taps for four sums. All were fitted to 200 ways to
 _PHASE = 25
 """Instructions of one of several phases of a strip, whose taps are laid anew."""
 _EDGES = 2
-"""Bands of a map that have rows of its border."""
+"""Bands of a map that have rows of its border, at most."""
 _PLACES = 1 << 16
 """Elements that 16 bits tell apart."""
 
@@ -104,7 +107,9 @@ class Bands:
             laid = self.maps * (inside + edges * (_EDGE_RUN * runs + _EDGE_EIGHT * eights))
         else:
             row = _ROW + (_EIGHT * -(-read // 8) if read > 8 else 0)
-            laid = bands * (_BAND + self.deep * self.maps * row) + _BORDER * self.maps * edges * differ
+            rows = min(self.deep * row, (_COLUMNS + _COLUMN * read) * -(-self.deep // 8))
+            steady = not differ and bands * -(-self.deep // 8) <= _FEW_BANDS
+            laid = bands * (_BAND + self.maps * rows + (0 if steady else _PLACE)) + _BORDER * self.maps * edges * differ
         lines = bands * (self.band // LANES if by_rows else self.band) * math.prod(self.phases) * self.maps
         fours = width if by_rows else -(-width // LANES)
         back = 0 if by_rows or (width % LANES == 0 and self.maps == 1) else _BACK * min(self.maps, 2)
@@ -136,12 +141,14 @@ def cut_bands(
     pitches: tuple[int, int] | None = None,
     maps: tuple[int, int] = (1, 1),
     whole: tuple[int, int] = (0, 0),
+    edges: int = _EDGES,
 ) -> tuple[float, Bands] | None:
     """Return the cheapest bands whose scratch is at most `room` bytes, and their cost; None if there are none.
 
     strips: permitted ones; narrow: whether rows may have less than four pixels; pitches: elements of the image from row
     to row and from pixel to pixel, unless its rows are anywhere. maps: interleaved rows and columns; out_hw is of the
-    largest, `whole` of all of them. If phases differ in their extents, lanes are pixels of a row.
+    largest, `whole` of all of them. edges: bands of each that have rows of the border. If phases differ in their
+    extents, lanes are pixels of a row.
     """
     width, ragged = -(-out_hw[1] // phases[1]), out_hw[0] % phases[0] + out_hw[1] % phases[1] > 0
     across = (width - 1) * window.strides[1] + window.taps[1] + window.lead[1]
@@ -167,7 +174,7 @@ def cut_bands(
                 if bands.scratch_bytes <= room:
                     ways.append(
                         (
-                            bands.cost(width, read, turns, _EDGES * maps[0], strip * phases[0] < out_hw[0], whole[1]),
+                            bands.cost(width, read, turns, edges * maps[0], strip * phases[0] < out_hw[0], whole[1]),
                             bands,
                         )
                     )
@@ -245,8 +252,10 @@ def _cut_by(node: Node, tiles: DepthwiseTiles, spread: tuple[int, int], anywhere
     strips = range(1, rows // spread[0] + 1) if conv.dilations != (1, 1) else [tiles.strip]
     pitches = None if anywhere else (spread[0] * width * channels, spread[1] * channels)
     narrow = node.op == "QConv" and (columns % spread[1] == 0 or columns // spread[1] >= LANES)
+    whole, edges = (rows, columns), (conv.pads[0] > 0) + (conv.pads[2] > 0) if node.op == "QConv" else _EDGES
+    out = (high, wide)
     bands = cut_bands(
-        tiles.scratch_bytes, tiles.phases, (high, wide), window, strips, width, narrow, pitches, spread, (rows, columns)
+        tiles.scratch_bytes, tiles.phases, out, window, strips, width, narrow, pitches, spread, whole, edges
     )
     return (bands[0], (spread, (high, wide), window, bands[1])) if bands else None
 
