@@ -77,12 +77,11 @@ def _terms(value: ir.Expr, sign: int) -> Iterator[tuple[ir.Expr, int]]:
 
 def _quotient(value: ir.Expr) -> tuple[ir.Expr, int] | None:
     """Return (dividend, divisor) of a division by a number that rounds down, as that of a loop's variable does."""
-    rounds_down = isinstance(value, tirx.FloorDiv) or (isinstance(value, tirx.Div) and isinstance(value.a, ir.Var))
-    if rounds_down and isinstance(value.b, tirx.IntImm):
-        return value.a, int(value.b)
-    if isinstance(value, tirx.RShift) and isinstance(value.b, tirx.IntImm):
-        return value.a, 1 << int(value.b)
-    return None
+    if not isinstance(value, tirx.FloorDiv | tirx.Div | tirx.RShift) or not isinstance(value.b, tirx.IntImm):
+        return None
+    if isinstance(value, tirx.Div) and not isinstance(value.a, ir.Var):
+        return None
+    return value.a, 1 << int(value.b) if isinstance(value, tirx.RShift) else int(value.b)
 
 
 # ---- runs of weights -------------------------------------------------------------------------------------------------
