@@ -376,11 +376,11 @@ static inline TT_ALWAYS void tt_lines8_error(int8_t *y, int8_t *scratch, int32_t
         const int32_t channels = first + of.across <= of.channels ? of.across : of.channels - first;
         const tt_reach rows = tt_line_reach(phase / of.right, of.top, of.rows, of.down, of.dilation_rows);
         const tt_reach columns = tt_line_reach(phase % of.right, of.left, of.columns, of.right, of.dilation_columns);
-        if (rows.taps == 0 || columns.taps == 0) {
+        const int32_t high = (of.height - phase / of.right + of.down - 1) / of.down, all = of.count * high;
+        if (rows.taps == 0 || columns.taps == 0 || high == 0) {
             continue;
         }
         const int32_t column = rows.taps * of.outputs, window = tt_whole(columns.taps * column);
-        const int32_t high = (of.height - phase / of.right + of.down - 1) / of.down, all = of.count * high;
         int8_t *const line = scratch + channels * window;
         /* whether the last strip is as high as the others, as its rows are computed together: of the longest or shortest */
         const int32_t step = of.right * columns.step, most = of.strip < all ? of.strip : all;

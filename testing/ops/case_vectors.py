@@ -114,11 +114,14 @@ def few(rng: Rng, index: int) -> Geometry:
 
 
 def few_channels(rng: Rng, index: int) -> Geometry:
-    """A convolution of few channels on rows of eight pixels or more; every third with strides or dilation."""
+    """A convolution of few channels on rows of eight pixels or more; every third with strides or dilation, some of these
+    of a single row."""
     while True:
         count, height, width, channels = (int(n) for n in rng.integers(1, (3, 9, 12, 8)))
         kernel = (int(rng.integers(1, 4)), int(rng.integers(2, 6)))
         pads = [int(rng.integers(0, kernel[i % 2])) for i in range(4)]
+        if index % 12 == 2:  # fewer rows than the stride
+            height, kernel, pads[0] = 1, (2, kernel[1]), 1
         strides, apart = ((1, 1), (1, 1)) if index % 3 < 2 else ((1, 2), (2, 1)) if index % 2 else ((2, 1), (1, 2))
         conv = ConvAttrs(kernel, strides, (pads[0], pads[1], pads[2], pads[3]), apart)
         try:
