@@ -273,7 +273,7 @@ static inline TT_ALWAYS void tt_depthwise_pairs(int8_t *y, int16_t *scratch, con
 {
     const int32_t c = turn % channels, n = turn / channels, rows = (strip + 3) / 2 * 2;
     const int32_t wide = across.out + 2 * across.maps, right = across.pad + across.in;
-    const int32_t gap = across.maps * rows, pitch = down.maps * down.out_step;
+    const int32_t gap = across.maps * rows, next = across.out_step, pitch = down.maps * down.out_step;
     const int8_t *const own = x + n * down.in * across.in * channels + c;
     int8_t *const out = y + n * down.out * across.out * channels + c;
     const bool alike = (apart > 0 || tt_is_even(down)) && strip * down.maps >= down.out;
@@ -292,10 +292,10 @@ static inline TT_ALWAYS void tt_depthwise_pairs(int8_t *y, int16_t *scratch, con
             tt_widen_cells(image + across.pad * rows + low, own + (tall.from + (start + low) * down.maps) * down.in_step,
                 -x_zero, across.in_step, down.maps * down.in_step, rows, 1, across.in, behind - low);
             for (int32_t i = 0; i + 2 <= high; i += 2, to += 2 * pitch) {
-                tt_depthwise_lines(to, image + i, &taps, true, across.out, rows, gap, across.out_step, pitch, zero);
+                tt_depthwise_lines(to, image + i, &taps, true, across.out, rows, gap, next, pitch, zero);
             }
             if (high % 2 != 0) {
-                tt_depthwise_lines(to, image + high - 1, &taps, false, across.out, rows, gap, across.out_step, pitch, zero);
+                tt_depthwise_lines(to, image + high - 1, &taps, false, across.out, rows, gap, next, pitch, zero);
             }
         }
     }

@@ -16,11 +16,13 @@ from testing.kernels.sanitised import SCALAR, VECTORS, run_sanitised
 from testing.ops.case import Case
 from testing.ops.case_quantised import KINDS, MASKS, Geometry, mask, of_range, qconv, qconv_grad_input
 from tests.e2e.marks import needs_qemu
+from tests.lower.test_levels import compile_kernels
 from tinytrain_compile.lower.kernels import InstructionSet, KernelContext
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.map_form import paired_maps
 from tinytrain_compile.ops.int8.spread_form import spread_maps
+from tinytrain_compile.target.loader import load_target
 
 BOARDS = ("cortex-m0plus", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")
 
@@ -206,3 +208,11 @@ def test_copied_maps_on_a_board(target: str) -> None:
     cases = [*paired(), *dilated((*SPREAD, *LINES))[some], *dilated_errors((*SPREAD, *LINES))[some]]
     cases += [*dilated(GATHERED), *dilated_errors(ERRORS)] if target == "cortex-m55" else []
     assert all(found.equal for found in measure(cases, target))
+
+
+@needs_qemu
+@pytest.mark.parametrize("level", ["-Og", "-Os -fno-omit-frame-pointer"])
+def test_constants_and_registers_are_found(level: str, tmp_path: Path) -> None:
+    some = slice(None, None, KINDS)
+    cases = [*paired()[::2], *dilated((*SPREAD, *LINES))[some], *dilated_errors((*SPREAD, *LINES))[some]]
+    compile_kernels([case.node() for case in cases], load_target("cortex-m7"), [level], tmp_path)
