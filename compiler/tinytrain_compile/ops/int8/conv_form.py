@@ -462,7 +462,8 @@ def map_bytes(node: Node) -> int:
 
 
 CHANNEL_BYTES = 1024
-"""Bytes of a channel's maps (ChannelMaps), unless those for a single row of the error are more."""
+"""Most bytes of a channel's maps (channel_maps), unless those for a single row of the error are more. With dilation
+LEAST_ROW_BYTES: 5x5 32x32x15 with dilation 4 takes 150,237 instead of 516,239 instructions on a Cortex-M55."""
 
 
 def channel_maps(node: Node) -> tuple[int, int] | None:
@@ -485,7 +486,8 @@ def channel_maps(node: Node) -> tuple[int, int] | None:
     def size(rows: int) -> int:
         return -(-taps // 4) * 16 + (wide + reach[1]) * (rows + phases * (rows + reach[0]))
 
-    return max(((rows, size(rows)) for rows in range(1, high + 1) if size(rows) <= CHANNEL_BYTES), default=(1, size(1)))
+    most = CHANNEL_BYTES if conv.dilations == (1, 1) else LEAST_ROW_BYTES
+    return max(((rows, size(rows)) for rows in range(1, high + 1) if size(rows) <= most), default=(1, size(1)))
 
 
 # ---- tiles of weight gradients over widened maps --------------------------------------------------------------------
