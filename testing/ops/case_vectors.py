@@ -114,8 +114,10 @@ def few(rng: Rng, index: int) -> Geometry:
 
 
 def few_channels(rng: Rng, index: int) -> Geometry:
-    """A convolution of few channels on rows of eight pixels or more; every third with strides or dilation, some of these
-    of a single row."""
+    """A convolution of few channels on rows of eight pixels or more.
+
+    Every third has strides or dilation, some of these a single row.
+    """
     while True:
         count, height, width, channels = (int(n) for n in rng.integers(1, (3, 9, 12, 8)))
         kernel = (int(rng.integers(1, 4)), int(rng.integers(2, 6)))
