@@ -93,7 +93,7 @@ def dilated(geometries: Sequence[Geometry]) -> list[Case]:
 GATHERED: tuple[Geometry, ...] = (
     ((2, 9, 7, 3), 3, ConvAttrs((3, 3), pads=(2, 2, 2, 2), dilations=(2, 2), groups=3)),
     ((1, 13, 11, 3), 3, ConvAttrs((5, 5), pads=(2, 3, 2, 3), dilations=(2, 3), groups=3)),
-    ((1, 11, 11, 3), 3, ConvAttrs((3, 3), dilations=(2, 2), groups=3)),
+    ((1, 15, 9, 3), 3, ConvAttrs((3, 3), dilations=(2, 2), groups=3)),
     ((1, 14, 14, 3), 3, ConvAttrs((2, 2), pads=(1, 1, 2, 2), dilations=(3, 3), groups=3)),
     ((1, 1, 51, 3), 3, ConvAttrs((1, 9), pads=(0, 12, 0, 12), dilations=(1, 3), groups=3)),
     ((1, 1, 3, 3), 3, ConvAttrs((1, 3), pads=(0, 2, 0, 2), dilations=(1, 2), groups=3)),
