@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml requirements.lock scripts/install_tools.sh
 demo: setup ## Compile examples/digits, train it in QEMU, print accuracy before and after
 	$(BIN)/python examples/digits/run.py
 
-test: setup check fast ## Set up, then every check and the tests that find most faults (about 8 minutes)
+test: setup check fast ## Set up, then every check and the tests that find most faults (about 14 minutes)
 
 check: $(STAMP) ## Format, lint, types, import rules, words
 	$(BIN)/ruff format --check compiler tests testing examples scripts benchmarks
