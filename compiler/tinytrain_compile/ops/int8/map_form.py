@@ -37,11 +37,6 @@ class Axis:
         return [-(-(self.out - part) // self.maps) for part in range(self.maps)]
 
     @property
-    def tiles(self) -> int:
-        """Tiles of all maps."""
-        return sum(-(-part // TILE) for part in self.parts)
-
-    @property
     def numbers(self) -> tuple[int, ...]:
         """Numbers of the struct."""
         return (self.image, self.out, self.image_step, self.out_step, self.pad, self.maps)
