@@ -214,7 +214,7 @@ static inline TT_ALWAYS tt_taps3 tt_taps3_of(const int8_t *w, int32_t tap, int32
 
 /* Two rows of the output, or the first of them. a: a channel's image by columns, an even number of `rows` from one to the
  * next, aligned to 4 bytes; gap: elements from a column of taps to the next; next, pitch: elements of the output to the next
- * column and row. Constants but for the rows; width is at least 2, 2 * gap - rows at most TT_MOST_GAP, and 2 * next at most
+ * column and row. Constants but for the rows; width is at least 2, 2 * gap - rows at most 510, and 2 * next at most
  * TT_MOST_OFFSET. */
 #define TT_MOST_OFFSET 4095
 static inline TT_ALWAYS void tt_depthwise_lines(int8_t *out, const int16_t *a, const tt_taps3 *taps, bool two, int32_t width,

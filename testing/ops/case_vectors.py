@@ -185,7 +185,7 @@ def small(rng: Rng, index: int) -> Geometry:
 
 
 def small_update(rng: Rng, index: int) -> Case:
-    """The step of such a weight by noise, with momentum, or with fractions."""
+    """Return an update of the weight of such a layer: rounded by noise, with momentum, or with fractions."""
     geometry, kind = small(rng, index), index % KINDS
     if index % 4 == 1:
         return quantised.qconv_momentum(rng, geometry, kind, index % 3 == 0)

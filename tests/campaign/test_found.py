@@ -1,4 +1,4 @@
-"""What campaigns have found stays mended."""
+"""The faults that campaigns found stay fixed."""
 
 from __future__ import annotations
 

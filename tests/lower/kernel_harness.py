@@ -53,7 +53,7 @@ class Built:
 
 
 def lowered(node: Node, name: str, context: KernelContext, in_turns: bool = False, kept: KernelCache = KEPT) -> Kernel:
-    """The kernel of a node; equal nodes are lowered once.
+    """Return the kernel of a node; equal nodes are lowered once.
 
     kept: a cache of its own for a test that changes how kernels are lowered, other than by KERNELS and OPS.
     """

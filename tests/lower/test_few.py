@@ -49,7 +49,7 @@ def geometries() -> Iterator[Geometry]:
 
 
 def small_layers() -> list[Case]:
-    """Those with their ends in a helper; every third one again with biases near to overflow, where sums saturate."""
+    """Return small layers whose ends are in a helper; every third one again with biases so large that sums saturate."""
     rng, made = np.random.default_rng(7), list[Case]()
     for index, geometry in enumerate(geometries()):
         case = of_range(qconv(rng, geometry, 0), 2)

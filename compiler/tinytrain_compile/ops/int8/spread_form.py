@@ -110,7 +110,7 @@ class LineMap:
 
     @property
     def is_short(self) -> bool:
-        """Whether maps would have next to no tiles: lines are faster then even without products in pairs."""
+        """Tell whether maps would have fewer than two tiles: then lines are faster even without products in pairs."""
         return self.axis.out < 2 * _RUN * self.axis.maps
 
     @property

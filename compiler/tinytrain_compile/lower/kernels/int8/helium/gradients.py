@@ -51,10 +51,10 @@ _BOTH, _HELD, _FOUR, _FAR, _FAR_FOUR = 6, 8, 6, 9, 12
 """Approximate instructions of four sums with a channel's error, per vector, and of the rest: if two channels' errors
 are in registers (each has half), if one is, and if none is."""
 _EIGHT, _MOMENTUM, _RUN, _COLUMN, _FOUR_ENDS, _CHANNEL = 30, 40, 34, 8, 50, 85
-"""The same of eight steps, of their velocities, to begin steps, to begin sums of a column that go with those of others,
-of four steps that are computed at once, and of an output channel."""
+"""Approximate instructions of eight steps, of their velocities, to begin steps, to begin sums of a column that go with
+those of others, of four steps that are computed at once, and of an output channel."""
 _PLAIN_EIGHT, _PLAIN_MAP, _BORDERED_EIGHT, _BORDERED_MAP = 4, 45, 7, 20
-"""The same to lay eight elements, and a map: in rows without and with a border."""
+"""Approximate instructions to copy eight elements, and to begin a map: in rows without and with a border."""
 _WORTH = 0.94
 """By this factor estimates are to differ: if so, 5x5x32 to 32, 3x3, takes 79,850 instead of 92,954 instructions on a
 Cortex-M55, and of 90 layers on small maps none takes over 1 % more."""

@@ -19,8 +19,8 @@ column; to copy a vector of the error.
 
 Chosen with the next ones: on a Cortex-M55, 69 of 72 layers then have the faster form; the worst loses 4 %."""
 _RUN_VECTOR, _RUN, _PIXEL = 10, 6, 36
-"""The same if windows are read in the error, for four channels of a pixel: for each vector (one less if runs are whole
-vectors), for each run, for the rest."""
+"""Approximate instructions of four channels of a pixel whose windows are read in the error: for each vector (one less
+if runs are whole vectors), for each run, for the rest."""
 
 
 @dataclass(frozen=True)

@@ -47,8 +47,8 @@ LARGEST_OFFSET, LARGEST_AREA = 127, 254
 _BAND, _ROW, _EIGHT = 7, 11, 5
 """Instructions of a band that is laid row by row, of each row, and of eight pixels of one of more than eight."""
 _COLUMNS, _COLUMN, _FEW_BANDS, _PLACE = 14, 4, 6, 20
-"""The same of a band that is laid column by column, and of eight elements of each (tt_lays_columns); bands up to which
-their rows are constants (tt_lays_constants), and instructions to find those of others."""
+"""Instructions of a band that is laid column by column, and of eight elements of each (tt_lays_columns); bands up to
+which their rows are constants (tt_lays_constants), and instructions to find those of others."""
 _RUN, _EIGHT_NOTED, _EDGE_RUN, _EDGE_EIGHT, _BORDER = 6, 5, 20, 8, 25
 """Instructions of a band whose elements' places are noted: of a run of columns, of eight elements, of both if the band
 has rows of the border; and of laying such rows one by one, if strips differ in them."""
